@@ -28,10 +28,16 @@ class Training(Contestant):
         scale: the model's size, "small" or "paper".
         backend: the backend's name; if it ends in "+jit", iterations are compiled by `flnb.jit`.
         weights: an .npz file with initial parameters, which the first contestant writes and the others load.
+
+    Raises:
+        ValueError: the backend's name ends in "+" and anything but "jit".
     """
 
     def __init__(self, model: str, scale: str, backend: str, weights: str) -> None:
-        name, _, self.captured = backend.partition("+")
+        name, plus, kind = backend.partition("+")
+        if plus and kind != "jit":
+            raise ValueError(f"flnb bench: got backend {backend!r}, expected the name of a backend, or NAME+jit")
+        self.captured = kind == "jit"
         flnb.set_backend(name)
         tiny = Linear(2, 2)
         tiny(flnb.ones((2, 2))).sum().backward()

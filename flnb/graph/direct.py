@@ -84,7 +84,7 @@ class Direct:
                 lent = program.lending.take(value, program.output)
                 if lent.address != self._outputs[i]:
                     self._outputs[i] = 0  # until all are set: Ctrl-C may come between
-                    program.place(value, lent.address)
+                    program.pointers.set(value, lent.address)
                     self._outputs[i] = lent.address
                 outputs.append(lent.array)
             program.run_steps()
@@ -100,7 +100,7 @@ class Direct:
         program = self._program
         program.placed_by = None  # until all are set: Ctrl-C may come between
         for value, address in zip(program.inputs, addresses, strict=True):
-            program.place(value, address)
+            program.pointers.set(value, address)
         self._arrays = [ref(x) for x in arrays]
         self._outputs = [0] * len(self._outputs)
         program.placed_by = self

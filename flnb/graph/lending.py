@@ -11,10 +11,14 @@ import ctypes
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
+from flnb.tensor import detached
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from flnb.dispatch.plan import Spec
     from flnb.graph.values import Value
+    from flnb.tensor import Tensor
 
 __all__ = ["Lending", "Lent", "address_of"]
 
@@ -39,22 +43,24 @@ class Lent:
         array: the array.
         address: the address of its first element.
         views: a dict from a value to the view of the array that contains the value's elements.
-        alone: the number of references that the program itself has to the array and its memory.
+        tensor: the tensor of the array; None before the first request.
+        alone: the number of references that the program itself has to the array, its memory and its tensor.
     """
 
-    __slots__ = ("address", "alone", "array", "views")
+    __slots__ = ("address", "alone", "array", "tensor", "views")
 
     def __init__(self, array: Any) -> None:
         self.array, self.address = array, address_of(array)
         self.views: dict[Value, Any] = {}
+        self.tensor: Tensor | None = None
         self.alone = 0
 
     def others(self) -> int:
-        """Return the number of references to the array, its views and its memory from outside of the program."""
-        array = self.array
+        """Return the number of references to the array, its views, memory and tensor from outside of the program."""
+        array, tensor = self.array, self.tensor
         base = array.base
         count = getrefcount(array) + (getrefcount(base) if base is not None else 0)
-        return count - self.alone
+        return count - self.alone if tensor is None else count + getrefcount(tensor) - self.alone
 
     def view(self, value: Value, make: Callable[[Value], Any]) -> Any:
         """Return the array of a value that is a view of this output; ``make`` is called at the first request."""
@@ -80,9 +86,13 @@ class Lending:
 
     def take(self, value: Value, new: Callable[[Value], Any]) -> Lent:
         """Return the array for an output: one of the pool without other references, or one made by ``new``."""
-        held = self._held.setdefault(value, [])
+        held = self._held.get(value)
+        if held is None:
+            held = self._held[value] = []
         for lent in held:
             if not lent.others():
+                if lent is held[0]:  # it is in use at the next request, so that another one is tried first
+                    held.append(held.pop(0))
                 return lent
         lent = Lent(new(value))
         lent.alone = lent.others()
@@ -91,6 +101,17 @@ class Lending:
         if len(held) > MOST:
             self.known.pop(id(held.pop(0).array), None)  # it may be missing, if Ctrl-C came before it was added
         return lent
+
+    def tensor(self, array: Any, spec: Spec) -> Tensor:
+        """Return a tensor of an output array; a pooled array has the same one as long as it is in the pool."""
+        lent = self.known.get(id(array))
+        if lent is None:
+            return detached(array, spec)
+        if lent.tensor is None:
+            before = lent.others()
+            lent.tensor = detached(array, spec)
+            lent.alone += lent.others() - before
+        return lent.tensor
 
     def clear(self) -> None:
         """Release all pooled arrays."""

@@ -20,6 +20,7 @@ from flnb.graph.layouts import Layouts, is_view
 from flnb.graph.lending import Lending, address_of
 from flnb.graph.lowering import lowered
 from flnb.graph.planning import plan_memory
+from flnb.graph.pointers import Pointers
 from flnb.graph.reporting import contexts, op_event
 from flnb.graph.rewriting import EXACT, RULES, owned, rewritten
 from flnb.graph.sites import Site
@@ -87,6 +88,8 @@ class Program:
         self.groups, self.outputs, self.updates = chosen.groups, chosen.outputs, chosen.updates
         self.memory, self.stored = self.placed(self.groups, self.updates, self.outputs, chosen.scratch)
         self.contexts = contexts(chosen.values)
+        own = {*chosen.values}
+        self.layouts = Layouts({x: at for x, at in self.layouts.items() if x.op is None or x in own})
         self.fresh = [x for x in self.outputs if x not in self.memory.home]
         self.moving = {*self.inputs, *self.fresh}
         self.lending, self.lends = Lending(), lends
@@ -144,7 +147,7 @@ class Program:
         self.arrays: dict[Value, Any] = {}
         self.patches: list[tuple[list[Any], int, Value, Value]] = []
         self.drawn: list[tuple[list[Any], int, Any]] = []
-        self.pointers: dict[Value, list[tuple[Any, int, int]]] = {value: [] for value in self.moving}
+        self.pointers = Pointers(self.moving)
         self.placed_by: Any = None
         for backend, size in self.memory.sizes.items():
             self.sites[backend].block = self.sites[backend].new((size,), BYTES)
@@ -171,7 +174,7 @@ class Program:
     def _unbind(self) -> None:
         """Free the program's memory, except for output arrays that later runs use again."""
         self.bound = False
-        self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], {}
+        self.arrays, self.steps, self.patches, self.drawn, self.pointers = {}, [], [], [], Pointers()
         for site in self.sites.values():
             site.block = site.scratch = None
 
@@ -261,9 +264,7 @@ class Program:
             scratch = shared if launch.scratch < 0 else address_of(site.block) + launch.scratch
             made.append((launch.kernel, pointers, scratch))
         segment = site.kernels.Segment(made)
-        pointers_of = memoryview(segment.pointers)  # to which numbers are written faster than to an array
-        for i, j, root, offset in moving:
-            self.pointers[root].append((pointers_of, segment.place(i, j), offset))
+        self.pointers.add(segment.pointers, [(root, segment.place(i, j), offset) for i, j, root, offset in moving])
         return KernelCalls(segment, [launch.event for launch in calls])
 
     def _root(self, value: Value) -> Value:
@@ -306,11 +307,6 @@ class Program:
         from flnb.graph.inspection import program_text
 
         return program_text(self)
-
-    def place(self, value: Value, address: int) -> None:
-        """Set the address of an input or output in all kernel calls that use it."""
-        for pointers, place, offset in self.pointers[value]:
-            pointers[place] = address + offset
 
     @property
     def is_settled(self) -> bool:
@@ -364,19 +360,18 @@ class Program:
         for arguments, i, value, root in self.patches:
             lent = known.get(id(arrays[root]))
             arguments[i] = self.array(value) if lent is None else lent.view(value, self.array)
-        addresses = {}
-        for value in self.moving:
-            lent = known.get(id(arrays[value]))
-            addresses[value] = address_of(arrays[value]) if lent is None else lent.address
         self.placed_by = None
-        for value, address in addresses.items():
-            self.place(value, address)
+        moving = [arrays[value] for value in self.pointers.values]
+        lents = [known.get(id(array)) for array in moving]
+        self.pointers.set_all(
+            [address_of(x) if lent is None else lent.address for x, lent in zip(moving, lents, strict=True)]
+        )
         for arguments, i, owner in self.drawn:
             arguments[i] = owner.numpy
         for backend in self.sites:
             backend.uses(arrays.values())
         self.run_steps()
-        return [self.array(value) for value in self.outputs]
+        return [arrays[value] if value in arrays else self.array(value) for value in self.outputs]
 
     def run_steps(self) -> None:
         """Run all calls; emit their events if telemetry records."""

@@ -28,7 +28,6 @@ from flnb.graph.program import MOST_OPS, Program
 from flnb.graph.running import at_once, compute, materializing, run, running
 from flnb.graph.segments import Segment
 from flnb.graph.values import CONSTANT, ITEM, Place, Recorded, Value, reachable
-from flnb.tensor import detached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,7 +196,7 @@ def _to_compute(asked: Sequence[Value]) -> list[Value]:
         elif op is not ITEM:
             found.append(value)
             if op.body is not None:
-                found += [item for item in [item() for _, item in value.attributes[3]] if item is not None]
+                found += [item for item in [item() for item in value.attributes[3]] if item is not None]
         elif value.inputs[0].tensor is not None:
             found.append(value)
     return found
@@ -229,7 +228,7 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
                 at = position[x] = ~len(leaves)
                 leaves.append(x)
             rows.append(at)
-            if x.users > 1 or x.op is ITEM:
+            if at >= 0 and (x.users > 1 or x.op is ITEM):
                 uses[x] = uses.get(x, 0) + 1
         position[value] = len(position)
     wanted = {x if x.op is ITEM else _root(x) for x in asked}
@@ -240,7 +239,8 @@ def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
             held = holder is not None and holder.value is x
             if held or ((x.users > 1 or op is ITEM) and x.users > uses.get(x, 0)):  # or one that is not computed now
                 wanted.add(x if op is ITEM else _root(x))
-    outputs = [x for x in values if x in wanted and not _shares_memory(x)]  # their views are made on request
+    # their views are made on request
+    outputs = [x for x in values if x in wanted and (x.op is ITEM or not _shares_memory(x))]
     rows += [position[x] for x in outputs]
     numbers = {}
     for i, leaf in enumerate(leaves):
@@ -390,8 +390,9 @@ def _run_program(trace: Trace, found: Known) -> str:
     except Exception as error:  # computed one by one, the op that fails raises an error that names its line
         found.program, found.ops = None, -len(trace.values) * MOST_KNOWN
         return f"{type(error).__name__}: {error}"
+    tensor = found.program.lending.tensor  # type: ignore[union-attr]
     for value, array, spec in zip(trace.outputs, made, found.specs, strict=True):
-        value.tensor = detached(array, spec)
+        value.tensor = tensor(array, spec)
         value.inputs = ()
     return ""
 

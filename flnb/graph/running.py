@@ -102,9 +102,9 @@ def _compute(value: Value) -> None:
     value.tensor = found
     value.inputs = ()
     if isinstance(found, tuple):
-        for i, item in value.attributes[3]:
+        for item in value.attributes[3]:
             if (wanted := item()) is not None:
-                wanted.tensor = found[i]
+                wanted.tensor = found[wanted.attributes[0]]
                 wanted.inputs = ()
         value.tensor = ()  # what no item refers to is not needed
 

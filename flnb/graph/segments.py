@@ -48,6 +48,7 @@ class Segment:
         rows: the ops in order.
         constants: existing numbers that the ops read; they are the segment's last inputs.
         outputs: the positions of the rows of the results, without repetitions.
+        results: for each result the attributes of its `ITEM`, its spec and its category.
         category: the allocation category of the first result.
     """
 
@@ -58,6 +59,7 @@ class Segment:
     def __init__(self, rows: Sequence[Row], constants: Sequence[Value], outputs: Sequence[int]) -> None:
         self.rows, self.constants, self.outputs = rows, tuple(constants), outputs
         self.category = rows[outputs[0]].category
+        self.results = [((i,), rows[k].spec, rows[k].category) for i, k in enumerate(outputs)]
 
     def values(self, value: Value, known: Mapping[int, Value]) -> list[Value]:
         """Return the values of a segment's single ops, in the order of its rows.
@@ -68,14 +70,14 @@ class Segment:
         made: list[Value] = []
         for i, (op, attributes, spec, category, given) in enumerate(self.rows):
             inputs = tuple([made[x] if x >= 0 else value.inputs[~x] for x in given])
-            items: list[tuple[int, Any]] = []
+            items: list[ref[Value]] = []
             own = (*attributes, items) if op is not ITEM and op.body is not None else attributes
             one = Value(op, inputs, own, spec, value.place._replace(category=category))
             if i in known:  # something refers to this object
                 one = _become(known[i], one)
             one.number, one.context = value.number + 1 + i, value.context
             if op is ITEM:
-                inputs[0].attributes[-1].append((attributes[0], ref(one)))
+                inputs[0].attributes[-1].append(ref(one))
             made.append(one)
         return made
 
@@ -177,8 +179,8 @@ def unfolded(values: Iterable[Value]) -> list[Value]:
     folded = [value for value in found if isinstance(value.op, Segment)]
     for value in folded:
         segment: Any = value.op
-        alive = {i: item for i, item in [(i, item()) for i, item in value.attributes[-1]] if item is not None}
-        segment.values(value, {segment.outputs[i]: item for i, item in alive.items()})
+        alive = [item for item in [item() for item in value.attributes[-1]] if item is not None]
+        segment.values(value, {segment.outputs[item.attributes[0]]: item for item in alive})
         for x in value.inputs:
             x.users -= 1
     return reachable(values) if folded else found

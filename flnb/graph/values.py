@@ -90,8 +90,10 @@ class Value:
         place: Place,
         tensor: Any = None,
     ) -> None:
-        self.op, self.inputs, self.attributes, self.spec = op, inputs, attributes, spec
-        self.place, self.tensor, self.users, self.number = place, tensor, 0, _next_number()
+        self.op, self.inputs = op, inputs  # more at a time would make a tuple
+        self.attributes, self.spec = attributes, spec
+        self.place, self.tensor = place, tensor
+        self.users, self.number = 0, _next_number()
         for x in inputs:
             x.users += 1
         self.site: tuple[Any, int] = None, 0

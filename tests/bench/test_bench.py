@@ -131,3 +131,8 @@ def test_what_a_contestant_must_write(name: str) -> None:
         getattr(Contestant(), name)()
     with pytest.raises(NotImplementedError):
         Contestant().iteration(update=True)
+
+
+def test_only_jit_may_follow_a_backends_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"got backend 'cpu\+deferred', expected the name of a backend, or NAME\+jit"):
+        Training("mlp", "small", "cpu+deferred", str(tmp_path / "weights.npz"))

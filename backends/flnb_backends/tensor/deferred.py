@@ -126,20 +126,25 @@ class DeferredBackend(meta.MetaBackend):
             return known
         op = plan.op if index == plan.op.index else plan.op.gradient
         own, put, leave = len(plan.attributes), self._put, self.leave_trace
+        shared: dict[Any, Any] = {}  # equal tuples are one object: Python's garbage collector visits all of them
 
         def record(*arguments: Any, out: list[Buffer | None]) -> list[Buffer | None]:
             tensors = arguments[: len(arguments) - own]
-            given, wanted = tuple([x is not None for x in tensors]), tuple([x is not None for x in out])
-            items: list[tuple[int, ref[Value]]] = []
-            made = [(i, x) for i, x in enumerate(out) if x is not None]
+            which = tuple([x is not None for x in tensors]), tuple([x is not None for x in out])
+            if which not in shared:
+                shared[which] = *which, [(i,) for i in range(len(out))]
+            given, wanted, positions = shared[which]
+            items: list[ref[Value]] = []
             leave()
             inputs = tuple([x.value if x.base is None else x.read() for x in tensors if x is not None])
-            whole = Value(op, inputs, (plan, given, wanted, items), plan.spec, made[0][1].place)
+            place = next(x.place for x in out if x is not None)
+            whole = Value(op, inputs, (plan, given, wanted, items), plan.spec, place)
             inputs = (whole,)
-            for i, buffer in made:
-                item = Value(ITEM, inputs, (i,), buffer.spec, buffer.place)
-                items.append((i, ref(item)))
-                put(buffer, item)
+            for position, buffer in zip(positions, out, strict=True):
+                if buffer is not None:
+                    item = Value(ITEM, inputs, position, buffer.spec, buffer.place)
+                    items.append(ref(item))
+                    put(buffer, item)
             return out
 
         if len(self._recorders) >= MOST_RECORDERS:
@@ -200,12 +205,11 @@ class DeferredBackend(meta.MetaBackend):
         if buffer.base is None:  # as `Buffer.put`, whose call would take longer
             buffer.value = buffer.mark = value
             buffer.entry = None
-            value.holder = held = ref(buffer)
+            value.holder = buffer.held
         else:
-            held = ref(buffer)
             buffer.write(value)
         waiting = self.waiting[get_ident()]
-        waiting.append(held)
+        waiting.append(buffer.held)
         if len(waiting) > LONGEST:
             self.eval()
 
@@ -232,20 +236,21 @@ class DeferredBackend(meta.MetaBackend):
         Returns:
             The buffers of the results: ``targets`` if they are given, else new ones.
         """
-        manager, items = state.current().manager, list[tuple[int, ref[Value]]]()
+        manager, items = state.current().manager, list[ref[Value]]()
         attributes = None, None, None, items
         place = self._place(manager, segment.category)
         whole = Value(segment, (*inputs, *segment.constants), attributes, segment.rows[0].spec, place)  # type: ignore[arg-type]
         segment.number(whole)
-        made = []
-        for i, k in enumerate(segment.outputs):
-            row = segment.rows[k]
-            buffer = targets[i] if targets else Buffer(row.spec, self._place(manager, row.category))
-            item = Value(ITEM, (whole,), (i,), row.spec, buffer.place)
-            items.append((i, ref(item)))
-            self._put(buffer, item)
-            made.append(buffer)
-        return made
+        results, given, waiting = segment.results, (whole,), self.waiting[get_ident()]
+        made = targets or [Buffer(spec, self._place(manager, category)) for _, spec, category in results]
+        for (position, spec, _), buffer in zip(results, made, strict=True):
+            item = Value(ITEM, given, position, spec, buffer.place)
+            items.append(ref(item))
+            buffer.put(item)
+            waiting.append(buffer.held)
+        if len(waiting) > LONGEST:
+            self.eval()
+        return list(made)
 
     def repeated(self, key: Any, function: Callable[[], object], tensors: Sequence[Tensor], written: int) -> bool:
         here = state.current()

@@ -56,10 +56,11 @@ class Buffer(meta.Buffer):
         steps: for a view, the op and the attributes that make it from its base.
         last: for a view, weak references to two values at the time of its last read: the base's and the view's.
         mark: what stands for the present value in a `Replay`: the value, or a `Leaf`.
+        held: a weak reference to this buffer, the `Value.holder` of its values.
         entry: for a buffer of a `Replay`, until it is written again, the op that its value comes from; else None.
     """
 
-    __slots__ = ("__weakref__", "entry", "last", "mark", "place", "steps", "value")
+    __slots__ = ("__weakref__", "entry", "held", "last", "mark", "place", "steps", "value")
 
     base: Buffer | None
     value: Value
@@ -69,7 +70,7 @@ class Buffer(meta.Buffer):
     entry: Entry | None
 
     def __init__(self, spec: Spec, place: Place) -> None:
-        self.spec, self.place = spec, place
+        self.spec, self.place, self.held = spec, place, ref(self)
         self.owner = self.strides = self.base = self.last = self.mark = self.entry = None
 
     def read(self) -> Value:
@@ -93,7 +94,7 @@ class Buffer(meta.Buffer):
         """Set the present value of a buffer that is not a view."""
         self.value = self.mark = value
         self.entry = None
-        value.holder = ref(self)
+        value.holder = self.held
 
     def write(self, value: Value) -> None:
         """Replace the elements of this buffer by those of a value; the base and its other views change, too.

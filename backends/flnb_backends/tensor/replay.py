@@ -21,7 +21,6 @@ from flnb.dispatch.table import OPS
 from flnb.graph.repetition import run_again
 from flnb.graph.running import running
 from flnb.graph.values import Value
-from flnb.tensor import detached
 from flnb_backends.tensor.recorded_buffers import Buffer, Leaf
 from flnb_backends.tensor.trace_log import traces, upcoming
 
@@ -189,9 +188,10 @@ class Replay:
                     tensors = [self.leaves[~at].tensor for at in log.inputs]
                     made = run_again(known, self.values[0].place, tensors, len(self.values))
                 if made is not None:
+                    tensor = self.program.lending.tensor  # type: ignore[union-attr]
                     for at, array, spec in zip(log.outputs, made, known.specs, strict=True):
                         if at in log.given:
-                            self.values[at].tensor = detached(array, spec)
+                            self.values[at].tensor = tensor(array, spec)
             finally:  # also after Ctrl-C
                 if made is None:
                     self.leave()
