@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
-from threading import get_ident
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -44,13 +43,21 @@ class Place:
     ended, which means that the next implicit step is under way.
     """
 
-    __slots__ = ("path", "phase", "step", "walked")
+    __slots__ = ("lane", "lanes", "path", "phase", "step", "walked")
+
+    lane: Lane
 
     def __init__(self) -> None:
+        self.lanes: Lanes | None = None  # those to which `lane` belongs
         self.path = ""
         self.phase = 0
         self.step: int | None = None
         self.walked = False
+
+    def new_lane(self, lanes: Lanes) -> Lane:
+        """Store and return the thread's buffer of a new session, for scopes, which need not look for it again."""
+        self.lane, self.lanes = lanes.lane, lanes
+        return self.lane
 
     def context(self) -> int:
         """Return the context id of the scope path and phase (see `intern.contexts`)."""
@@ -171,9 +178,7 @@ def enter(here: Place, name: str, event: int = schema.SCOPE | schema.ENTER_MODUL
     except KeyError:
         here.path = path = _new_path(here.path, name)
     if lanes is not None:
-        lane = lanes.last
-        if lane.ident != get_ident():
-            lane = lanes.lane
+        lane = here.lane if here.lanes is lanes else here.new_lane(lanes)
         context = _contexts[here.phase].get(path)
         lane.context = context = here.context() if context is None else context
         lane.pending += (event, clock(), context, 0, 0, 0, 0, 0)
@@ -183,9 +188,7 @@ def leave(here: Place, outer: str) -> None:
     """Leave the current scope; `outer` is the scope path before `enter`, which becomes current again."""
     here.path = outer
     if lanes is not None:
-        lane = lanes.last
-        if lane.ident != get_ident():
-            lane = lanes.lane
+        lane = here.lane if here.lanes is lanes else here.new_lane(lanes)
         lane.pending += (_LEAVE, clock(), lane.context, 0, 0, 0, 0, 0)
         context = _contexts[here.phase].get(outer)
         lane.context = here.context() if context is None else context
