@@ -139,16 +139,17 @@ def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...] = ()
 
     The method reads the first ``sources`` tensors and writes the others. Its arguments are the tensors' buffers and the
     numbers, which may change from call to call. The method is not called if the backend lacks it, or if the written
-    tensors differ from the sources in shape, dtype or device; they are compared in order, each source with one written
-    tensor or with several, so that a single source must be like all of them. After False, the caller runs ops instead,
-    which raise errors for wrong tensors.
+    tensors differ from the sources in dtype, device or (see `Update.reshapes`) shape; they are compared in order, each
+    source with one written tensor or with several, so that a single source must be like all of them. After False, the
+    caller runs ops instead, which raise errors for wrong tensors.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])
     plan = op.plans.get(specs)
     if plan is None:
         plan = op.plans.setdefault(specs, Plan(op, specs, (), specs[-1]))
-        alike = specs == specs[:sources] * (len(specs) // sources) and len({s.kind for s in specs}) == 1
+        each = [(s.size if op.reshapes else s.shape, s.dtype) for s in specs]
+        alike = each == each[:sources] * (len(specs) // sources) and len({s.kind for s in specs}) == 1
         plan.primitives = op.primitives if alike else None
     fits = plan.kind is here.direct and plan.primitives is not None
     kernel = here.whole(plan, op.index) if fits else None

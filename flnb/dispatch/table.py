@@ -203,6 +203,8 @@ class Update(JointPull):
     """
 
     primitives: frozenset[str] = frozenset()
+    reshapes: bool = False
+    """Whether a tensor that is read may have another shape than the one that is written, with as many elements."""
 
 
 def _conjugated(pull: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from flnb.dispatch import state
+from flnb.dispatch import crossing, state
 from flnb.dispatch.brief import brief
+from flnb.dispatch.table import Update
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, in_one_dtype
@@ -271,6 +272,21 @@ _batch_norm_op = Composite(
 )  # fmt: skip
 
 
+def move_averages(
+    mean: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, keep: float, *shares: float
+) -> None:
+    """Move running averages in place: set each to ``keep`` times itself, plus its share times the batch's average."""
+    for running, batch, share in zip((running_mean, running_var), (mean, variance), shares, strict=True):
+        e.multiply(running, keep, out=running)
+        e.add(running, _cast_like(reshape(batch, running.shape), running) * share, out=running)
+
+
+MOVING = Update(
+    "move_averages", "norm", body=move_averages, primitives=frozenset({"add", "multiply", "reshape"}), reshapes=True
+)
+"""The op that moves both running averages of a batch norm."""
+
+
 def batch_norm(
     x: ArrayLike, weight: ArrayLike, bias: ArrayLike, running_mean: Tensor | None = None,
     running_var: Tensor | None = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5,
@@ -318,12 +334,12 @@ def batch_norm(
     inputs = [x, weight, bias] if x.dtype.itemsize == 2 else in_one_dtype(x, weight, bias)
     y, (_, _, mean, variance) = _batch_norm_op(*inputs, attributes=(float(eps),))
     if running_mean is not None and running_var is not None:
-        shares = (running_mean, mean, momentum), (running_var, variance, momentum * n / (n - 1))
+        shares = momentum, momentum * n / (n - 1)
 
         def move() -> None:
-            for running, batch, share in shares:
-                e.multiply(running, 1.0 - momentum, out=running)
-                e.add(running, _cast_like(reshape(batch, running.shape), running) * share, out=running)
+            tensors = mean, variance, running_mean, running_var
+            if not crossing.update(MOVING, tensors, (1.0 - momentum, *shares), sources=2):
+                move_averages(*tensors, 1.0 - momentum, *shares)
 
         key = "running", n, repr(momentum)
         state.current().backend.repeated(key, move, (running_mean, running_var, mean, variance), 2)

@@ -89,6 +89,37 @@ def test_batch_norm_trains_on_the_batch_and_evaluates_on_what_it_gathered(shape)
     np.testing.assert_allclose(layer.running_mean.numpy(), mean, rtol=1e-5)
 
 
+class OpByOp(flnb.backends.NumpyBackend):
+    move_averages = None
+
+
+class Counting(flnb.backends.NumpyBackend):
+    added = 0
+
+    def add(self, x1, x2, out=None):
+        Counting.added += 1
+        return super().add(x1, x2, out)
+
+
+@pytest.mark.parametrize("shape", [(16, 3), (4, 3, 5, 2)])
+def test_both_running_averages_of_a_batch_norm_are_moved_by_one_op_to_the_same_bits(shape):
+    moved, names = [], []
+    for backend in (flnb.backends.NumpyBackend(), OpByOp(), Counting()):
+        with flnb.use_backend(backend):
+            layer = nn.BatchNorm(3, momentum=0.3)
+            for seed in range(2):
+                x = flnb.asarray(numbers(*shape, seed=seed))
+                with flnb.record() as run:
+                    layer(x)
+            moved.append((layer.running_mean.numpy(), layer.running_var.numpy()))
+            names.append([key for key, *_ in (row.key for row in run.ops)])
+    np.testing.assert_array_equal(moved[0], moved[1])
+    np.testing.assert_allclose(moved[0], moved[2], rtol=1e-6)  # the whole batch norm runs op by op
+    assert sorted(names[0]) == ["batch_norm", "move_averages"]
+    assert "move_averages" not in names[1] + names[2]
+    assert Counting.added >= 2 * 2  # an overridden add sees the additions of both averages in each step
+
+
 def test_relu_flatten_and_log_softmax():
     x = numbers(4, 3, 2)
     close(nn.ReLU()(flnb.asarray(x)), np.maximum(x, 0))

@@ -105,7 +105,7 @@ class MetaBackend(TensorBackend):
     def copy_each(self, *_: Any) -> None:
         """Write nothing: the NumPy backend's update of several buffers in one call, which needs no memory there."""
 
-    sgd_update = adam_update = copy_each
+    sgd_update = adam_update = move_averages = copy_each
 
     def from_numpy(self, array: Any, out: Any = None) -> Buffer:
         """Return a buffer of the array's shape and dtype."""

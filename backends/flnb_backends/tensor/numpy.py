@@ -22,9 +22,9 @@ from flnb_backends.tensor.erf import erf
 from flnb_backends.tensor.half import in_single, is_half, rounded, single
 from flnb_backends.tensor.linalg import LinearAlgebra
 from flnb_backends.tensor.movement import Movement
-from flnb_backends.tensor.optimizers import OptimizerSteps
 from flnb_backends.tensor.pool_places import pool_places
 from flnb_backends.tensor.pooling import Pooling
+from flnb_backends.tensor.updates import Updates
 from flnb_backends.tensor.whole import Whole
 
 Array = np.ndarray[Any, Any]
@@ -106,7 +106,7 @@ def _position(function: Any) -> Any:
     return method
 
 
-class NumpyBackend(Whole, OptimizerSteps, Convolution, Pooling, LinearAlgebra, Movement, TensorBackend):
+class NumpyBackend(Whole, Updates, Convolution, Pooling, LinearAlgebra, Movement, TensorBackend):
     """The reference backend: all primitives by NumPy on the CPU, for every NumPy dtype.
 
     Methods take and return `numpy.ndarray`. Derive from it and override methods; every other op, gradient, optimizer

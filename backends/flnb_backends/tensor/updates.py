@@ -1,4 +1,4 @@
-"""Optimizer steps as single NumPy methods, for `flnb.optim`: the arithmetic of its algorithms, block by block.
+"""Updates of several buffers as single NumPy methods: optimizer steps, block by block, and moving averages.
 
 The results are those of the ops of which the algorithms consist, to the bit. A block of a large parameter stays in the
 cache from the first of these ops to the last.
@@ -15,14 +15,14 @@ import numpy as np
 from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.rows import Array, number
 
-__all__ = ["OptimizerSteps"]
+__all__ = ["Updates"]
 
 BLOCK = 1 << 15
 """The elements of one block: those of six arrays of float32 fit into an L2 cache of 1 MiB."""
 
 
 @quiet_methods
-class OptimizerSteps:
+class Updates:
     """Methods of the NumPy backend that write to all of their buffers except the gradient, or except the sources."""
 
     def copy_each(self, *buffers: Array) -> None:
@@ -30,6 +30,14 @@ class OptimizerSteps:
         half = len(buffers) // 2
         for source, target in zip(buffers[:half], buffers[half:], strict=True):
             target[...] = source
+
+    def move_averages(
+        self, mean: Array, variance: Array, running_mean: Array, running_var: Array, keep: float, *shares: float
+    ) -> None:
+        """Set each running average of a batch norm to ``keep`` times itself, plus its share times the batch's."""
+        for running, batch, share in zip((running_mean, running_var), (mean, variance), shares, strict=True):
+            np.multiply(running, number(keep, running.dtype), running)
+            np.add(running, np.multiply(batch.reshape(running.shape), number(share, running.dtype)), running)
 
     def sgd_update(self, gradient: Array, data: Array, *rest: Any) -> None:
         """Do one step of `flnb.optim.SGD` or `NAG`; ``rest`` is the velocity, if any, and the five coefficients."""
