@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.intern import Frame
 
 WRITER = "flnb-writer"
-"""The name of the threads that write batches to disk."""
+"""The name of the thread that writes batches to disk."""
 watchers: list[Callable[[Recording], None]] = []
 """Functions called with each recording just before it begins and again when it has ended (see its `state`), so that a
 dashboard can follow it."""
@@ -154,10 +154,10 @@ class Recording(Exports, Run):
             del self._batches[: len(batches)]
 
     def _store_all(self, folder: Folder) -> None:
-        """Write the events in memory, and wait until no thread writes any more."""
+        """Write the events in memory, and end the thread that writes."""
         if self._batches and self.failure is None:
             self._writer.start(partial(self._store, folder))
-        self._writer.wait()
+        self._writer.stop()
 
     def _lose(self, batches: schema.Batches) -> None:
         """Count events in memory as lost."""

@@ -1,7 +1,10 @@
-"""Work on threads of its own, one piece at a time, such as the batches of events that are written to disk."""
+"""Work on a thread of its own, one piece at a time, such as the batches of events that are written to disk."""
 
 from __future__ import annotations
 
+import sys
+import threading
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -12,16 +15,21 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Runs functions on threads of their own, one after the other; Ctrl-C does not interrupt them.
+    """Runs functions on a thread of its own, one after the other; Ctrl-C does not interrupt them.
+
+    The thread begins with the first function and ends in `stop`. A new thread for each function would allocate from a
+    part of the memory of its own, so that the process would grow with each of them.
 
     Args:
-        name: the name of the threads.
+        name: the name of the thread.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._running, self._last = Lock(), Lock()  # held while a function runs, and until the last thread has ended it
+        self._last = Lock()  # held until the last function has ended
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._ending = False  # the thread calls what is in the queue now, and nothing more
 
     @property
     def busy(self) -> bool:
@@ -29,24 +37,44 @@ class Worker:
         return self._last.locked()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Call `work` on a new thread, as soon as earlier functions have ended."""
+        """Call `work` on the thread, as soon as earlier functions have ended."""
         last = Lock()
         last.acquire()
 
         def run() -> None:
             try:
-                with self._running:  # Ctrl-C below may leave a thread that runs and that nobody waits for
-                    work()
+                work()
             finally:
                 last.release()
 
-        thread = Thread(target=run, name=self._name, daemon=True)
-        pump.start(thread)
-        self._last, self._thread = last, thread
+        if self._thread is None or self._ending or not self._thread.is_alive():
+            self._queue.put(None)  # ends a thread whose start Ctrl-C interrupted
+            self._queue = SimpleQueue()
+            self._thread = Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
+            self._ending = False
+            pump.start(self._thread)
+        self._queue.put(run)
+        self._last = last
 
     def wait(self) -> None:
         """Wait until all functions have ended."""
-        with self._last:  # `join` alone does not do: after a Ctrl-C in it, CPython 3.11 takes the thread for ended
+        with self._last:
             pass
+
+    def stop(self) -> None:
+        """Wait until all functions have ended, and end the thread."""
+        self.wait()  # `join` alone does not do: after a Ctrl-C in it, CPython 3.11 takes the thread for ended
         if self._thread is not None:
+            self._ending = True
+            self._queue.put(None)
             self._thread.join()
+
+
+def _run(queue: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Call the functions in a queue until it yields None; the body of the thread."""
+    while (work := queue.get()) is not None:
+        try:
+            work()
+        except BaseException:  # reported as that of a thread which ends; others may wait in the queue
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+        del work  # it refers to a recording
