@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 
 
+def code(name: str) -> str:
+    """Return the JavaScript of a kind of widget.
+
+    AnyWidget would take the path, too, but then refer to every widget, and so to its recording, after it was closed.
+    """
+    return (STATIC / f"{name}.js").read_text(encoding="utf-8")
+
+
 class _View(Pictured, anywidget.AnyWidget):
     """Base class of the widgets. Each shows a view in the browser; `_receive` handles messages from the browser.
 
@@ -45,7 +53,7 @@ class _View(Pictured, anywidget.AnyWidget):
     the time cursor in seconds since the run began, or None. Both may be set, observed, and linked to another view's.
     """
 
-    _esm: ClassVar[Path] = STATIC / "dashboard.js"
+    _esm: ClassVar[str] = code("dashboard")
     height = traitlets.Int(680, help="height of a view in CSS pixels").tag(sync=True)
     only = traitlets.Unicode("", help="the one view that is shown").tag(sync=True)
     selection = traitlets.Dict(default_value=None, allow_none=True, help="what is selected, or None").tag(sync=True)
@@ -134,7 +142,8 @@ class Dashboard(_View):
         """Remove the widget from the page, end its thread, and stop following recordings."""
         self.hub.stop()
         self.follower.stop()
-        if (shell := get_ipython()) is not None and self._picture in shell.events.callbacks["post_run_cell"]:
+        shell = None if sys.is_finalizing() else get_ipython()
+        if shell is not None and self._picture in shell.events.callbacks["post_run_cell"]:
             shell.events.unregister("post_run_cell", self._picture)
         super().close()
 
@@ -196,7 +205,7 @@ class TapeWidget(_View):
 class ProgramWidget(_View):
     """A widget that shows a function compiled by `flnb.jit`; `flnb.program` makes it."""
 
-    _esm = STATIC / "program.js"
+    _esm = code("program")
 
     def __init__(self, f: Any, run: Recording | None, height: int = 680) -> None:
         self.f, self.run = f, run
@@ -234,7 +243,7 @@ class RunWidget(_View):
 class ComparisonWidget(RunWidget):
     """Two recordings side by side; `flnb.view` makes it."""
 
-    _esm = STATIC / "comparison.js"
+    _esm = code("comparison")
 
 
 def fallback(run: Recording | None) -> str:

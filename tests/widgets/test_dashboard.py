@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -259,3 +260,23 @@ class TestWidget:
         _hear_while_busy(comm)
         assert comm._reply_subshell_for({}, "subshell") == "subshell"
         _hear_while_busy(object())  # an older ipykernel has nothing to mend
+
+
+def test_a_closed_widget_frees_its_recording() -> None:
+    """AnyWidget and ipywidgets, the bus and the dashboard refer to none of them any more."""
+
+    def opened() -> list[weakref.ref[Any]]:
+        board, view = flnb.dashboard(), flnb.widgets.Timeline()
+        with flnb.record("closed") as run:
+            work()
+        finished = flnb.view(run)
+        board.hub.tick(1e9)
+        found = [weakref.ref(one) for one in (board, board.follower, board.hub.source, view, finished, run)]
+        view.close()
+        finished.close()
+        module.close()
+        return found
+
+    left = opened()
+    gc.collect()
+    assert [one() for one in left] == [None] * 6
