@@ -33,7 +33,7 @@ from flnb.interface.tape import PARENTS, PLAN, SEQ
 from flnb.tensor import Tensor, detached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from flnb.dispatch.state import State
     from flnb.interface import MemoryManager
@@ -121,8 +121,8 @@ class Captured:
         self.fresh, self.grown, self._cleared, self._ungiven = (
             [position.get(id(x._node), x) for x in each] for each in (fresh, grown, cleared, ungiven)
         )
-        self._held = [(x, x._data, x._node[PARENTS]) for x in existing if id(x._node) not in position]
-        self.effects.used, self.effects.grown, self.effects.cleared = {}, [], {}  # they may be arguments
+        self._hold({*existing, *cleared, *self.effects.others.values()} - {*tensors})
+        self.effects.forget_tensors()  # they may be arguments
         self.guards = guarded(referred(function, objects, self._settings(tensors)), changed(before))
         self._note_others(tensors, start)
         updates, donated = backend.written(), [inputs[i] for i in donate if i < len(tensors)]
@@ -134,6 +134,11 @@ class Captured:
         calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in self.program.steps)
         values = sum(len(group.members) for group in self.program.groups)
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
+
+    def _hold(self, tensors: Iterable[Tensor]) -> None:
+        """Store the memory and hooks of tensors that are no arguments, and the strides of the gradients they have."""
+        self._strides = [x._data.strides for _, x in self.effects.grown]
+        self._held = [(x, x._data, x._node and x._node[PARENTS]) for x in tensors]
 
     def _settings(self, tensors: Sequence[Tensor]) -> list[tuple[Any, str]]:
         """Return the settings on which the step depends, except those of its arguments, and the hooks of leaves."""
@@ -164,14 +169,16 @@ class Captured:
         objects, and the same arguments are also reached by names.
         """
         for x, data, parents in self._held:
-            if x._data is not data or x._node is None or x._node[PARENTS] is not parents:
+            if x._data is not data or (x._node and x._node[PARENTS]) is not parents:
                 return False
         if not hold(self.guards) or self._sharing(tensors) != self._shared:
             return False
         grown, ungiven = _now(self.grown, tensors), _now(self._ungiven, tensors)
-        return all(x.grad is not None and x.grad._spec is x._spec for x in grown) and all(
-            x.grad is None for x in ungiven
-        )
+        if any(x.grad is None or x.grad._spec is not x._spec for x in grown) or any(
+            x.grad is not None for x in ungiven
+        ):
+            return False
+        return [x.grad._data.strides for x in grown] == self._strides
 
     def run(self, tensors: Sequence[Tensor], repeat: bool = True) -> Any:
         """Run the program and repeat the side effects; returns the function's result.

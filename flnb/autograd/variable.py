@@ -214,6 +214,8 @@ class Variable(Tensor):
     @property
     def data(self) -> Tensor:
         """Return the values as a plain Tensor that shares memory; writes to it change the Variable without a record."""
+        if (captured := effects.get()) is not None and (self._node is None or self._node[0] is None):
+            captured.uses(self)
         tensor = dispatch.detached(self._data, self._spec)
         tensor._root = getattr(self, "_root", self)
         return tensor

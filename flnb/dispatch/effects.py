@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flnb.dispatch.plan import spec_of
+from flnb.dispatch.plan import families, spec_of
 from flnb.interface.tape import GRADIENT
 from flnb.tensor import detached
 
@@ -34,6 +34,7 @@ class Effects:
         cleared: the leaves whose gradient the step sets to None.
         ungiven: ids of the nodes of leaves that had no gradient when the step asked for it and before it cleared any.
         used: leaves that the step reads, by the id of their nodes.
+        others: other tensors that the step reads, by their ids: such as Variables that require no grad now.
         grown: pairs of a leaf and the gradient that it had before the step, if the step reads that gradient.
         drawn: copies of the random tensors that the step has drawn, in order.
         next_draw: position in ``drawn`` of the next random tensor. While backward runs a checkpointed function again,
@@ -53,6 +54,7 @@ class Effects:
         self.drawn: list[Tensor] = []
         self.next_draw = 0
         self.used: dict[int, Any] = {}
+        self.others: dict[int, Any] = {}
         self.grown: list[tuple[Any, Any]] = []
         self.generators: dict[int, Any] = {}
         self.node: Any = None
@@ -60,11 +62,11 @@ class Effects:
         self._numbers: dict[Any, tuple[Tensor, ...]] = {}
 
     def uses(self, leaf: Any) -> None:
-        """Store that the step reads a leaf, or a Variable that requires no grad now."""
-        if leaf._node is None:
-            self.watch(leaf, ["requires_grad"])
-        else:
+        """Store that the step reads a leaf, or another tensor, unless the step itself has computed it."""
+        if leaf._node is not None:
             self.used.setdefault(id(leaf._node), leaf)
+        elif families[leaf._spec.kind].programs:
+            self.others[id(leaf)] = leaf
 
     def asks(self, leaf: Any) -> None:
         """Store that the step asks for the gradient of a leaf, or that there is none."""
@@ -78,13 +80,16 @@ class Effects:
             self.ungiven.add(id(node))
 
     def reads(self, x: Tensor) -> None:
-        """Store that the step reads a tensor that existed before the step: a leaf, or the gradient of a leaf."""
-        if x._node is not None or hasattr(x, "requires_grad"):
+        """Store that the step reads a tensor that existed before the step."""
+        given = [leaf for leaf in self.used.values() if leaf._node[GRADIENT] is x]
+        known = {id(leaf) for leaf, _ in self.grown}
+        self.grown += [(leaf, x) for leaf in given if id(leaf) not in known]
+        if not given:
             self.uses(x)
-        else:
-            known = {id(leaf) for leaf, _ in self.grown}
-            given = [leaf for leaf in self.used.values() if leaf._node[GRADIENT] is x]
-            self.grown += [(leaf, x) for leaf in given if id(leaf) not in known]
+
+    def forget_tensors(self) -> None:
+        """Drop the references to leaves, gradients and other tensors."""
+        self.used, self.others, self.grown, self.cleared = {}, {}, [], {}
 
     def gradients_of_used(self) -> list[Tensor]:
         """Return the gradients of the leaves that the step reads."""

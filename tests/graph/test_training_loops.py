@@ -231,6 +231,50 @@ def models_and_optimizers_in_lists_are_exchanged(jit: Any) -> list[Any]:
     return [p for model in models for p in model.parameters()]
 
 
+@loop
+def gradients_are_accumulated_of_a_layer_that_is_used_twice(jit: Any) -> list[Any]:
+    layer = nn.Linear(4, 4)  # whose first gradient is the sum of two transposed ones, with their strides
+
+    @jit
+    def part(x: Any) -> None:
+        flnb.mean(layer(layer(x)) ** 2.0).backward()
+
+    for i in range(6):
+        part(flnb.asarray(DRAWN[i]))
+    return [p.grad for p in layer.parameters()]
+
+
+@loop
+def frozen_layers_get_other_values(jit: Any) -> list[Any]:
+    frozen, tensor = nn.Linear(4, 4), flnb.Variable(DRAWN[0])
+    for p in frozen.parameters():
+        p.requires_grad = False
+    f, found = jit(lambda x: frozen(x) * tensor.data), []
+    for i in range(9):
+        if i == 3:
+            frozen.weight.data = flnb.asarray(DRAWN[1][:4])
+        elif i == 6:
+            tensor.data = flnb.asarray(DRAWN[2])
+        found.append(f(flnb.asarray(DRAWN[3])))
+    return found
+
+
+@loop
+def a_layer_that_is_not_used_is_frozen(jit: Any) -> list[Any]:
+    model, other = net(), nn.Linear(4, 4)
+
+    @jit
+    def part(x: Any) -> None:
+        model.zero_grad()
+        other.zero_grad()
+        flnb.mean((model(x) - 1.0) ** 2.0).backward()
+
+    for i in range(9):
+        other.weight.requires_grad = i not in (3, 4)
+        part(flnb.asarray(DRAWN[i]))
+    return [p.grad for p in model.parameters()]
+
+
 @pytest.mark.parametrize("train", LOOPS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
 def test_a_loop_with_compiled_steps_does_what_it_does_without(train: Callable[..., list[Any]], backend: str) -> None:
