@@ -126,7 +126,7 @@ def test_every_op_is_in_the_lane_and_a_click_finds_exactly_it(stage: Stage, run:
     assert ("merged below a pixel" in shown["said"]) == merged
     assert shown["lanes"] == ["main"]
     names = [run.catalog.plans.items[plan].op for plan in op["plan"].tolist()]
-    for wanted in ("subtract", "layer_norm"):  # a short op, and a long one
+    for wanted in ("permute_dims", "layer_norm"):  # a short op, and a long one
         at = len(names) // 2 + names[len(names) // 2 :].index(wanted)
         view = looked_at(page, run, op["t0"][at], op["t1"][at])
         assert "every event drawn" in view["said"]
