@@ -38,7 +38,8 @@ class Pointers:
 
         Args:
             pointers: the addresses of all arrays of the segment's calls, uint64.
-            places: for each place the value, the index in ``pointers``, and the bytes to add to the value's address.
+            places: for each place the value, the index in ``pointers``, and the bytes to add to the value's address,
+                negative for some views that are reversed.
         """
         view = memoryview(pointers)  # to which numbers are written faster than to an array
         for value, place, offset in places:
@@ -46,8 +47,8 @@ class Pointers:
         number = {value: i for i, value in enumerate(self._places)}
         columns = zip(*[(place, number[value], offset) for value, place, offset in places], strict=True)
         if places:
-            at, which, offsets = (np.array(column, kind) for column, kind in zip(columns, "ppL", strict=True))
-            self._columns.append((pointers, at, which, offsets))
+            at, which, offsets = (np.array(column, np.int64) for column in columns)
+            self._columns.append((pointers, at, which, offsets.view(np.uint64)))  # negative ones wrap around in the sum
 
     def set(self, value: Value, address: int) -> None:
         """Set the address of one value in all places."""

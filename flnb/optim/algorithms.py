@@ -100,6 +100,11 @@ class SGD(_Decaying):
 
     def coefficients(self) -> tuple[float, ...]:
         """Return the two numbers of `decays`, learning rate, momentum, and 1.0 for Nesterov's momentum or else 0.0."""
+        if self.momentum and not self.slots:
+            raise ValueError(
+                f"flnb: {type(self).__name__}: momentum is {self.momentum} now, but was 0 when this optimizer was "
+                f"made, which stores no velocities: make a new one with momentum={self.momentum}"
+            )
         return *self.decays(), self.lr, self.momentum, float(self.nesterov)
 
     whole = Update("sgd_update", "optimizer", body=descend, primitives=frozenset({"add", "multiply", "subtract"}))

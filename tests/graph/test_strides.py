@@ -81,6 +81,15 @@ def test_the_memory_around_a_donated_view_is_not_written(view: str) -> None:
         np.testing.assert_array_equal(x.numpy()[~inside], X[~inside])
 
 
+@pytest.mark.parametrize("backend", ["numpy", "deferred"])
+def test_a_view_of_an_argument_may_begin_at_its_last_element(backend: str) -> None:
+    with flnb.use_backend(backend):
+        f = flnb.jit(lambda x: flnb.exp(x[::-1]) + x[:, ::-1])
+        for _ in range(4):
+            x = flnb.asarray(X / 24)[::-1]
+            np.testing.assert_allclose(f(x).numpy(), (np.exp(X) ** (1 / 24)) + X[::-1, ::-1] / 24, rtol=1e-5)
+
+
 def test_a_read_only_array_is_not_written() -> None:
     def add(x: Any) -> Any:
         x += 1.0

@@ -286,3 +286,19 @@ def test_a_loop_with_compiled_steps_does_what_it_does_without(train: Callable[..
             found.append([np.array(x.tolist() if isinstance(x, flnb.Tensor) else x) for x in made])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cpu", "deferred"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_momentum_that_is_set_later_is_an_error(backend: str, compiled: bool) -> None:
+    with flnb.use_backend(backend):
+        model = net()
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        step = stepping(flnb.jit if compiled else lambda function: function, model, optimizer)
+        for i in range(4):
+            step(i)
+        optimizer.momentum = 0.9
+        with pytest.raises(ValueError, match=r"SGD: momentum is 0\.9 now, but was 0 when .*with momentum=0\.9"):
+            step(4)
+        optimizer.momentum = 0.0
+        step(5)
