@@ -387,7 +387,8 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     tensor ops (the forward pass, ``backward``, the optimizer's step) as a program. This and later calls run the
     program, on memory that is planned once. Other side effects happen only during the recorded call, except for
     optimizers' counters and learning rates, random numbers, and `zero_grad`, which each run repeats. If the recorded
-    call raises an error, no memory has been written, and gradients that it would have set are None. On backends
+    call raises an error, no memory has been written, and gradients that it would have set are None; a later run that
+    raises one, such as an index out of range, has counted the step. On backends
     without programs (`flnb.interface.TensorBackend.programs`), and inside of `vmap` or `autocast`, the function runs
     normally. Results are not on the tape, so call ``backward`` inside of the function; in a program it does not refuse
     a loss that is NaN.
