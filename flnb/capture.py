@@ -395,8 +395,8 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
 
     The function is recorded again if anything else on which it depends has changed: arguments that are no tensors, the
     backend, a setting of a module or an optimizer, or what the code of the user's functions refers to by name. These
-    are the function and those that it reaches by names, attributes or containers; their global names, closures and
-    defaults; and of all objects found so, and their classes, the attributes that the code names, and the items of
+    are the function and those that it reaches by names, attributes or containers; their global names, imports, closures
+    and defaults; and of all objects found so, and their classes, the attributes that the code names, and the items of
     lists, dicts, sets and deques (of at most 100,000 items; inside of those, the items of items of at most 256). NumPy
     arrays of at most 64 KiB and tensors whose elements Python reads are compared by their elements, too. **Not**
     noticed are elements of larger arrays, names in strings (``getattr``), the state of iterators and files, and what

@@ -75,7 +75,7 @@ def _same(now: Any, then: Any) -> bool:
 
 
 def _same_items(now: Iterable[Any], then: Iterable[Any]) -> bool:
-    return all(map(is_, now, then)) or all(map(_same_plain, now, then))
+    return all(map(is_, now, then)) or all(map(_same_plain, list(now), then))  # another thread may add items meanwhile
 
 
 def _same_plain(now: Any, then: Any) -> bool:

@@ -1,4 +1,4 @@
-"""References: the objects to which a function's code leads, by global names, closures, attributes and items.
+"""References: the objects to which a function's code leads, by global names, imports, closures, attributes and items.
 
 They are found by reading the code, without running it. Names are not matched to objects exactly: an attribute that any
 of the examined functions names counts for all objects found.
@@ -10,6 +10,7 @@ import dis
 import functools
 import sys
 from collections import deque
+from importlib.util import resolve_name
 from types import CodeType, FunctionType, MappingProxyType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def find(holder: Any, name: str | None) -> Any:
         return holder.get(name, MISSING)
     try:
         return getattr(holder, name)
-    except (AttributeError, ValueError):  # the latter of a variable in a closure that has no value yet
+    except Exception:  # a variable in a closure that has no value yet, or a user's descriptor that needs an instance
         return MISSING
 
 
@@ -145,14 +146,16 @@ class _References:
             self.owners.append(value)
 
     def _examine_function(self, function: FunctionType) -> None:
-        """Add a function's closure variables, and those of its globals that it names if the user wrote it."""
+        """Add a function's closure variables and, if the user wrote it, the globals and modules that it names."""
         for cell in function.__closure__ or ():
             self.add(cell, "cell_contents")
         code = function.__code__
         if function.__globals__ is self._globals or is_users(code.co_filename):
-            self.names |= _names(code, "ATTR", "METHOD", "SUPER_ATTR")
-            for name in _names(code, "GLOBAL"):
+            self.names |= _names(code, "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
+            for name in _names(code, "LOAD_GLOBAL"):
                 self.add(function.__globals__, name)
+            for name in _imported(code, function.__globals__.get("__package__")):
+                self.add(sys.modules, name)
             self.add(function, "__defaults__")
             self.add(function, "__kwdefaults__")
 
@@ -166,9 +169,11 @@ class _References:
         for base in kind.__mro__ if _is_users(kind) else ():
             methods = vars(base)
             for name in self._used(methods) if _is_users(base) else ():
-                if isinstance(methods[name], MemberDescriptorType):  # in __slots__
+                stored = methods[name]
+                if isinstance(stored, MemberDescriptorType):  # in __slots__
                     self.add(owner, name)
-                elif isinstance(methods[name], property) or not hasattr(type(methods[name]), "__set__"):
+                elif isinstance(stored, property) or not hasattr(type(stored), "__set__"):
+                    self.waiting += [stored] if (id(kind), name) not in self.pairs else []  # may be a descriptor
                     self.add(kind, name)
                     if own is inside and name in self.names:
                         self.add(own, name)
@@ -196,11 +201,25 @@ def _is_users(value: type | ModuleType) -> bool:
 
 
 @functools.lru_cache(4096)
-def _names(code: CodeType, *kinds: str) -> frozenset[str]:
-    """Return the names that code loads by instructions ``LOAD_KIND`` of the given kinds, such as ``LOAD_GLOBAL``.
+def _names(code: CodeType, *instructions: str) -> frozenset[str]:
+    """Return the names in the given kinds of instructions of a code, such as ``LOAD_GLOBAL``.
 
     Names in functions that are defined inside of the code are included.
     """
-    wanted = [f"LOAD_{kind}" for kind in kinds]
-    inner = [_names(each, *kinds) for each in code.co_consts if isinstance(each, CodeType)]
-    return frozenset(x.argval for x in dis.get_instructions(code) if x.opname in wanted).union(*inner)
+    inner = [_names(each, *instructions) for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(x.argval for x in dis.get_instructions(code) if x.opname in instructions).union(*inner)
+
+
+@functools.lru_cache(4096)
+def _imported(code: CodeType, package: str | None) -> frozenset[str]:
+    """Return the full names of the modules that code of a package imports, and of their outermost packages.
+
+    Imports in functions that are defined inside of the code are included.
+    """
+    inner = [_imported(each, package) for each in code.co_consts if isinstance(each, CodeType)]
+    steps = [x for x in dis.get_instructions(code) if x.opname != "EXTENDED_ARG"]
+    # two instructions before an import comes its level, the number of dots before the name
+    found = [(steps[i - 2].argval or 0, x.argval) for i, x in enumerate(steps) if x.opname == "IMPORT_NAME"]
+    deepest = package.count(".") + 1 if package else 0  # an import with more dots raises an error
+    names = [resolve_name("." * dots + name, package) for dots, name in found if dots <= deepest]
+    return frozenset([*names, *[name.partition(".")[0] for name in names]]).union(*inner)

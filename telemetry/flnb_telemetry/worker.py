@@ -67,7 +67,8 @@ class Worker:
         if self._thread is not None:
             self._ending = True
             self._queue.put(None)
-            self._thread.join()
+            if self._thread.is_alive():  # its start may have failed
+                self._thread.join()
 
 
 def _run(queue: SimpleQueue[Callable[[], None] | None]) -> None:

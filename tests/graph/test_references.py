@@ -15,6 +15,7 @@ import pytest
 
 import flnb
 from flnb import nn
+from flnb.dispatch import guards
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,6 +218,55 @@ def test_what_a_function_refers_to_may_change(make: Callable[[], Any], monkeypat
     assert after != before
     assert [f(x).tolist() for _ in range(3)] == [after] * 3
     assert len(f.programs) == 2  # what is not changed is not captured again
+
+
+class Doubling:
+    """A descriptor that does not work without an instance."""
+
+    def __get__(self, instance: Any, owner: type) -> float:
+        vars(instance)  # raises a TypeError for None
+        return 2.0 * instance.weight
+
+
+class Described:
+    double = Doubling()
+    weight = 1.0
+
+
+@pytest.mark.parametrize("how", ["import", "from", "relative", "descriptor"])
+def test_what_imports_in_the_code_and_descriptors_lead_to_is_noticed(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, settings, described = ModuleType("flnb_user"), ModuleType("flnb_user.settings"), Described()
+    package.settings, settings.rate = settings, 2.0  # type: ignore[attr-defined]
+    for module in (package, settings):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    lines = {
+        "import": "import flnb_user.settings; return x * flnb_user.settings.rate",
+        "from": "from flnb_user.settings import rate; return x * rate",
+        "relative": "from .settings import rate; return x * rate",
+        "descriptor": "return x * described.double",
+    }
+    names: dict[str, Any] = {"described": described, "__package__": "flnb_user", "__name__": "flnb_user.steps"}
+    exec(f"def step(x):\n if x.ndim > 9: from ... import missing\n {lines[how]}", names)
+    f, x = flnb.jit(names["step"]), flnb.ones(2)
+    assert [f(x).tolist() for _ in range(4)] == [[2.0, 2.0]] * 4
+    assert f.programs
+    settings.rate, described.weight = 5.0, 2.5  # type: ignore[attr-defined]
+    assert f(x).tolist() == [5.0, 5.0]
+
+
+def test_another_thread_may_change_a_container_while_it_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    values, same = deque([0.5, 1.5]), guards._same_plain
+
+    def same_meanwhile(now: Any, then: Any) -> bool:
+        values.append(2.5)
+        return same(now, then)
+
+    copied = guards.guarded([({"values": values}, "values")])
+    values[0] = float("0.5")  # an equal number, but another object
+    with monkeypatch.context() as patch:
+        patch.setattr(guards, "_same_plain", same_meanwhile)
+        assert guards.hold(copied)
+    assert not guards.hold(copied)
 
 
 def test_an_array_that_is_large_is_compared_by_identity_only() -> None:

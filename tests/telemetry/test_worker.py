@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from flnb_telemetry import pump
 from flnb_telemetry.worker import Worker
 
 
@@ -57,3 +58,19 @@ def test_after_an_interrupted_stop_functions_run_on_a_new_thread(monkeypatch: py
     worker.start(lambda: seen.append(2))
     worker.stop()
     assert seen == [1, 2]
+
+
+def test_a_worker_whose_thread_cannot_start_can_be_stopped_and_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, seen = Worker("flnb-test"), []
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pump, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            worker.start(lambda: seen.append(1))
+    worker.stop()
+    worker.start(lambda: seen.append(2))
+    worker.stop()
+    assert seen == [2]
