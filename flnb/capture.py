@@ -136,7 +136,7 @@ class Captured:
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
     def _hold(self, tensors: Iterable[Tensor]) -> None:
-        """Store the memory and hooks of tensors that are no arguments, and the strides of the gradients they have."""
+        """Store the memory and hooks of tensors that are not arguments, and the strides of gradients it reads."""
         self._strides = [x._data.strides for _, x in self.effects.grown]
         self._held = [(x, x._data, x._node and x._node[PARENTS]) for x in tensors]
 
@@ -397,10 +397,11 @@ def jit(function: Callable[P, R] | None = None, *, fuse: bool = True, donate: Se
     backend, a setting of a module or an optimizer, or what the code of the user's functions refers to by name. These
     are the function and those that it reaches by names, attributes or containers; their global names, imports, closures
     and defaults; and of all objects found so, and their classes, the attributes that the code names, and the items of
-    lists, dicts, sets and deques (of at most 100,000 items; inside of those, the items of items of at most 256). NumPy
+    lists, dicts, sets and deques of at most 100,000 items, also of those inside of a container of at most 256. NumPy
     arrays of at most 64 KiB and tensors whose elements Python reads are compared by their elements, too. **Not**
-    noticed are elements of larger arrays, names in strings (``getattr``), the state of iterators and files, and what
-    functions of installed libraries read.
+    noticed are elements of larger arrays, items of other containers (``os.environ``, ``bytearray``), values of context
+    variables, names in strings (``getattr``), the state of iterators and files, and what functions of installed
+    libraries read.
 
     Args:
         function: a function that takes and returns tensors, also in nested containers, and other values. It must not

@@ -139,9 +139,9 @@ def update(op: Update, tensors: tuple[Any, ...], numbers: tuple[float, ...] = ()
 
     The method reads the first ``sources`` tensors and writes the others. Its arguments are the tensors' buffers and the
     numbers, which may change from call to call. The method is not called if the backend lacks it, or if the written
-    tensors differ from the sources in dtype, device or (see `Update.reshapes`) shape; they are compared in order, each
-    source with one written tensor or with several, so that a single source must be like all of them. After False, the
-    caller runs ops instead, which raise errors for wrong tensors.
+    tensors differ from the sources in dtype, device or (see `Update.reshapes`) shape. Written tensor number i is
+    compared with source number i modulo ``sources``. After False, the caller runs ops instead, which raise errors for
+    wrong tensors.
     """
     here = scoped() or state.session
     specs = tuple([x._spec for x in tensors])

@@ -69,7 +69,7 @@ class Effects:
             self.others[id(leaf)] = leaf
 
     def asks(self, leaf: Any) -> None:
-        """Store that the step asks for the gradient of a leaf, or that there is none."""
+        """Store that the step asks for the gradient of a leaf, and whether the leaf has none."""
         self.uses(leaf)
         if leaf._node is not None and leaf._node[GRADIENT] is None:
             self.lacks(leaf._node)

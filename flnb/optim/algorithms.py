@@ -103,7 +103,7 @@ class SGD(_Decaying):
         if self.momentum and not self.slots:
             raise ValueError(
                 f"flnb: {type(self).__name__}: momentum is {self.momentum} now, but was 0 when this optimizer was "
-                f"made, which stores no velocities: make a new one with momentum={self.momentum}"
+                f"made, so that it stores no velocities: make a new one with momentum={self.momentum}"
             )
         return *self.decays(), self.lr, self.momentum, float(self.nesterov)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Worker:
     """Runs functions on a thread of its own, one after the other; Ctrl-C does not interrupt them.
 
-    The thread begins with the first function and ends in `stop`. A new thread for each function would allocate from a
-    part of the memory of its own, so that the process would grow with each of them.
+    The thread begins with the first function and ends in `stop`. If each function had a new thread, the C
+    library would set aside memory for each of these threads, and the process would grow.
 
     Args:
         name: the name of the thread.

@@ -23,7 +23,7 @@ BLOCK = 1 << 15
 
 @quiet_methods
 class Updates:
-    """Methods of the NumPy backend that write to all of their buffers except the gradient, or except the sources."""
+    """Methods of the NumPy backend that update several buffers in place; the buffers that are only read come first."""
 
     def copy_each(self, *buffers: Array) -> None:
         """Copy each buffer of the first half to the buffer of the second half with the same position."""
@@ -34,7 +34,7 @@ class Updates:
     def move_averages(
         self, mean: Array, variance: Array, running_mean: Array, running_var: Array, keep: float, *shares: float
     ) -> None:
-        """Set each running average of a batch norm to ``keep`` times itself, plus its share times the batch's."""
+        """Set each running average of batch norm to ``keep`` times itself plus its share times the batch's average."""
         for running, batch, share in zip((running_mean, running_var), (mean, variance), shares, strict=True):
             np.multiply(running, number(keep, running.dtype), running)
             np.add(running, np.multiply(batch.reshape(running.shape), number(share, running.dtype)), running)

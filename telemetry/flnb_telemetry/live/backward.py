@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RECENT = 1 << 20
 """The most recent records to store for the next tapes."""
 AGE = 2_000_000_000
-"""Nanoseconds for which records are stored at least; older ones only if they are of the last step or later."""
+"""The age (ns) up to which all records are stored; older ones are stored only if they are of the last step or later."""
 QUIET = 100_000_000
 """Nanoseconds without a new gradient after which the measured part of an unfinished backward pass is shown."""
 KINDS = {"walk": schema.WALK, "grad_stat": schema.GRAD_STAT, "nan_origin": schema.NAN_ORIGIN}

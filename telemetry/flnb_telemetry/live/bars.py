@@ -27,9 +27,9 @@ TAIL = 512
 """The number of new bars after which they are merged into the next level."""
 COARSER, FULL_AFTER = 4, 120_000_000_000
 """The ratio between the most events of a row and the most bars of each coarser level, and the time (ns) after which a
-level must be full, so that memory then grows no more: a level of 16 ms cannot have more bars in two minutes."""
+level must be full, so that memory then grows no more: a level with bars of 16 ms stores as many as in two minutes."""
 FEWEST = 5120
-"""The most bars of the coarsest levels, which are enough for a picture of the whole run with a thousand bars."""
+"""The largest number of bars of the coarsest levels: enough for a picture of the whole run with a thousand bars."""
 KEPT = 7 / 8
 """The share of its bars that a full level keeps."""
 SHIFT = 32

@@ -19,8 +19,9 @@ SMALLEST = 1 << 15
 class Ring:
     """Stores the newest records, at most `most`; records that `drop` declares old are overwritten first.
 
-    Memory grows by factors of two while none of the stored records may be overwritten. Arrays that live for seconds
-    between others that live for milliseconds would leave holes in the memory of the process.
+    Memory grows by factors of two while none of the stored records may be overwritten. There is one array for all
+    records, because many arrays that live for seconds, between others that live for milliseconds, would leave holes in
+    the memory of the process.
 
     Args:
         most: the largest number of records.
@@ -76,7 +77,7 @@ class Ring:
             self.append(lane, rows)
 
     def drop(self, time: int) -> None:
-        """Declare old the first batches whose last records were made before a time (ns)."""
+        """Declare the oldest batches old: those whose last record was made before a time (ns)."""
         while self._parts and self._data[(self._parts[0][2] - 1) % len(self._data), 1] < time:
             self._parts.popleft()
 

@@ -35,7 +35,8 @@ NEWEST = 4000
 WAITING = 1 << 16
 """The most events that wait to be added to the rows while no browser shows the timeline."""
 THREADS = 64
-"""The most threads that a live view shows; of more, first those are left out that have ended, the oldest first."""
+"""The most threads that a live view shows. Of more, it first leaves out those that have ended, beginning with
+those whose events are the oldest."""
 STEPS = 8
 PIXELS = 16384
 """The largest width of a requested window, in pixels."""
