@@ -13,7 +13,7 @@ other ways:
 from __future__ import annotations
 
 import functools
-from contextvars import ContextVar, Token, copy_context
+from contextvars import ContextVar, copy_context
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,7 +37,7 @@ def _error_state() -> list[tuple[Any, Any]]:
 
 _CHANGED = _error_state()
 
-_errors: ContextVar[list[str]] = ContextVar("flnb_errors")
+_errors: ContextVar[Any] = ContextVar("flnb_errors")
 _reporting: tuple[Any, Any] = (None, None)  # NumPy's last error state, and the one that reports errors in its place
 
 
@@ -54,21 +54,26 @@ class Reporting:
     ['divide by zero']
     """
 
-    __slots__ = ("_errors", "_tokens")
+    __slots__ = ("_before", "_errors")
 
     def __init__(self, errors: list[str]) -> None:
         self._errors = errors
-        self._tokens: tuple[Token[Any], Token[Any]] | None = None
 
     def __enter__(self) -> None:
         if len(_CHANGED) == 1:
             ((variable, _),) = _CHANGED
-            self._tokens = _errors.set(self._errors), variable.set(_reporting_state(variable))
+            self._before: Any = variable.get(), _errors.get(None)
+            try:
+                _errors.set(self._errors)
+                variable.set(_reporting_state(variable))
+            except BaseException:
+                variable.set(self._before[0])
+                raise
 
     def __exit__(self, *_: object) -> None:
-        if self._tokens is not None:
-            _errors.reset(self._tokens[0])
-            _CHANGED[0][0].reset(self._tokens[1])
+        if len(_CHANGED) == 1:
+            _CHANGED[0][0].set(self._before[0])
+            _errors.set(self._before[1])
 
 
 def _reporting_state(variable: ContextVar[Any]) -> Any:
@@ -93,15 +98,16 @@ def quiet(function: Function) -> Function:
     if len(_CHANGED) != 1:
         return np.errstate(all="ignore")(function)
     ((variable, silence),) = _CHANGED
-    enter, leave = variable.set, variable.reset
+    get, change = variable.get, variable.set
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
-        token = enter(silence)
+        users = get()  # no token of `set`: Ctrl-C may come when it has set the value, and before the token is stored
         try:
+            change(silence)
             return function(*arguments, **keywords)
         finally:
-            leave(token)
+            change(users)
 
     return run  # type: ignore[return-value]
 

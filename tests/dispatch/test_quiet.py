@@ -98,3 +98,31 @@ def test_errors_that_the_user_asked_for_are_not_reported():
     with np.errstate(divide="call", call=lambda *found: called.append(found)), Reporting(errors):
         np.log(ZERO)
     assert (errors, len(called)) == ([], 1)
+
+
+class Interrupted:
+    """A context variable whose `set` raises KeyboardInterrupt when it has set the value, as a signal may."""
+
+    def __init__(self, variable):
+        self.variable, self.get, self.left = variable, variable.get, 1
+
+    def set(self, value):
+        self.variable.set(value)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def entered(errors):
+    with Reporting(errors):
+        pass
+
+
+@pytest.mark.parametrize("run", [lambda: quiet(division)(ZERO, ZERO), lambda: entered([])])
+def test_ctrl_c_before_the_block_begins_leaves_the_error_state_of_the_user(run, monkeypatch):
+    before = np.geterr()
+    ((variable, silence),) = module._CHANGED
+    monkeypatch.setattr(module, "_CHANGED", [(Interrupted(variable), silence)])
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert np.geterr() == before
