@@ -90,9 +90,9 @@ class Captured:
         backend.arguments, inputs = tensors, [backend.buffer_of(x).read() for x in tensors]
         self.effects, first, start = Effects(here.backend), -next_leaf(), next_seq()
         objects = [x for x in leaves((arguments, keywords)) if not isinstance(x, Tensor)]
-        before = guarded(referred(function, objects))
-        token = effects.set(self.effects)
+        outer, before = effects.get(), guarded(referred(function, objects))
         try:
+            effects.set(self.effects)
             with state.use(backend=backend):
                 result = function(*arguments, **keywords)
                 made = leaves(result)
@@ -104,7 +104,7 @@ class Captured:
             fresh = [x for x in existing if _is_recorded(x.grad, backend)]
             outputs += [x.grad._data.read() for x in fresh]
         finally:
-            effects.reset(token)
+            effects.set(outer)
             self.effects.drawn.clear()
             for x in self.effects.used.values():
                 if _is_recorded(x.grad, backend):
