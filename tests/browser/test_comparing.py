@@ -60,7 +60,10 @@ def timelines_of(page: Page, stage: Stage, a: Recording, b: Recording) -> None:
     op, t0 = b.table("op"), int(b.table("step")["t0"][3])
     inside = np.flatnonzero((op["t0"] >= t0) & (op["t1"] <= b.table("step")["t1"][3]))
     matmul = next(row for row in inside.tolist() if b.catalog.plans.items[int(op["plan"][row])].op == "matmul")
-    found = page.evaluate("() => window.__flnbPair.timelines")
+    before = None
+    while found != before:  # rows move when another answer comes
+        page.wait_for_timeout(200)
+        before, found = found, page.evaluate("() => window.__flnbPair.timelines")
     span, place, row = found["span"], found["place"], found["sides"][1]["rows"][0].index("op")
     middle = ((int(op["t0"][matmul]) + int(op["t1"][matmul])) / 2 - t0) / 1e6
     x = 108 + (middle - span["t0"]) / (span["t1"] - span["t0"]) * (place["width"] - 108 - 12)
