@@ -1,4 +1,4 @@
-"""What a function of `flnb.jit` reaches by its code may change between calls; copies of such functions."""
+"""A compiled function is captured again if an object to which its code refers has changed; it can be copied."""
 
 from __future__ import annotations
 

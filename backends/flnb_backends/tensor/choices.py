@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """One thread's cache of oneDNN's prepared primitives, with at most `KEPT` of them.
+    """A cache of oneDNN primitives; each thread has a cache of its own, which stores at most `KEPT` primitives.
 
     Threads cannot share primitives, because a primitive stores the addresses of the arrays on which it runs.
     """

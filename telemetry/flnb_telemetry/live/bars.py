@@ -31,7 +31,7 @@ level must be full, so that memory then grows no more: a level with bars of 16 m
 FEWEST = 5120
 """The largest number of bars of the coarsest levels: enough for a picture of the whole run with a thousand bars."""
 KEPT = 7 / 8
-"""The share of its bars that a full level keeps."""
+"""The share of its newest bars that a full level still stores after it has dropped the others."""
 SHIFT = 32
 
 T0, T1, PAIR, NODE, BLOCK = range(5)
@@ -91,7 +91,7 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 class Level:
     """The bars of one level of detail of a row, stored in columns that grow.
 
-    If there are more than `most` bars, the oldest are dropped, so that a share of `KEPT` remains.
+    If a level gets more than `most` bars, its oldest bars are dropped until `KEPT` of `most` are left.
 
     `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
     the number of the first bar that the next level does not contain yet.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Batches, Records
 
 NUMBERS = ("alloc_id", "node", "parent0", "parent1", "parent2", "parent3", "parent4", "parent5", "parent6")
-"""The fields that number what a step makes; they grow from step to step."""
+"""The fields with the numbers of blocks and of tape nodes, which are larger in each step."""
 
 
 def repeated(batches: Batches, steps: int, seconds: float) -> Iterator[tuple[int, Records]]:
