@@ -34,6 +34,9 @@ def run(program: Any) -> Any:
     """Two steps with forward and backward ops, blocks in a segment, scopes and metrics, of which one value is NaN."""
     with record("a </script> trace") as recorded:
         program.segment(1, 1 << 40, 1 << 20)
+        program.segment(2, 1 << 44, 1 << 20)
+        program.resize(2, 1 << 44, 1 << 21)
+        program.release(2, 1 << 44, 1 << 21)
         for i in range(2):
             with step(), scope("net.block1"):
                 block = program.alloc(1 << 40, 1024 << i, 1000, category="gradient")
@@ -59,7 +62,8 @@ def test_a_run_is_the_same_after_it_was_read_again(run: Any, tmp_path: Path, end
     assert (again.name, again.state, again.error) == (run.name, run.state, run.error)
     assert sums(again) == sums(run)
     assert again.seconds == run.seconds
-    for kind in ("op", "step", "metric", "scope", "alloc", "free_completed", "segment_alloc"):
+    segments = ("segment_alloc", "segment_resize", "segment_free")
+    for kind in ("op", "step", "metric", "scope", "alloc", "free_completed", *segments):
         ours, theirs = run.table(kind), again.table(kind)
         assert len(ours["lane"]) == len(theirs["lane"]), kind
         for key in {"t", "t0", "t1"} & ours.keys():
@@ -109,7 +113,7 @@ def test_pytorchs_traces_pass_the_same_schema(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_trace_of_pytorch_has_the_counts_of_plain_json(name: str) -> None:
+def test_a_trace_of_pytorch_has_the_counts_of_plain_json(name: str, tmp_path: Path) -> None:
     events, run = plain(name), load_run(TRACES / f"torch-{name}.json.gz")
     ops = [event for event in events if event.get("cat") == "cpu_op"]
     assert Counter(event["name"] for event in ops) == {row.key[0]: row.count for row in run.ops}
@@ -125,6 +129,12 @@ def test_a_trace_of_pytorch_has_the_counts_of_plain_json(name: str) -> None:
     assert [f"ProfilerStep#{index}" for index in run.steps["index"]] == steps
     assert run._repr_html_()
     assert repr(run.tape)
+    run.save_trace(tmp_path / "again.json")
+    again = load_run(tmp_path / "again.json")
+    assert sums(again) == sums(run)
+    assert {kind: len(again.table(kind)["lane"]) for kind in schema.KINDS} == {
+        kind: len(run.table(kind)["lane"]) for kind in schema.KINDS
+    }
 
 
 def test_a_trace_of_pytorch_knows_where_its_ops_ran() -> None:

@@ -301,7 +301,8 @@ def _instants(run: Recording, columns: Columns) -> Iterator[list[str]]:
 def _segments(run: Recording) -> Iterator[list[str]]:
     places = [f',"place":{_json(name)}' if name else "" for name in run.catalog.strings.items]
     for kind in SEGMENTS:
-        for rows in _batches(run.table(kind), "t", "segment_id", "address", "size", "place", "lane"):
+        table = run.table(kind)
+        for rows in _batches({"place": 0 * table["t"]} | table, "t", "segment_id", "address", "size", "place", "lane"):
             yield [
                 f'{{"ph":"i","cat":"{kind}","s":"t","name":"[segment]","pid":{PROCESS},"tid":{lane},'
                 f'"ts":{_us(t - run.start)},"args":{{"segment":{segment},"Addr":{address},'
