@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
     # isort: split
     from flnb.autograd.anomaly import breakpoint_if, detect_anomaly
-    from flnb.capture import jit
     from flnb.explore import bisect, compare_backends, compare_runs
+    from flnb.jitted import jit
     from flnb.magics import load_ipython_extension as load_ipython_extension
     from flnb.tensor import ArrayLike
     from flnb.widgets.dashboard import dashboard
@@ -83,7 +83,7 @@ __array_api_version__ = _VERSIONS[-1]
 _LAZY = {
     "bisect": "flnb.explore", "compare_backends": "flnb.explore", "compare_runs": "flnb.explore",
     "load_run": "flnb_telemetry", "runs": "flnb_telemetry",
-    "jit": "flnb.capture",
+    "jit": "flnb.jitted",
     "breakpoint_if": "flnb.autograd.anomaly", "detect_anomaly": "flnb.autograd.anomaly",
     "dashboard": "flnb.widgets.dashboard", "view": "flnb.widgets.finished", "program": "flnb.widgets.program",
     "load_ipython_extension": "flnb.magics",

@@ -68,8 +68,8 @@ DEVICES = (
 )  # fmt: skip
 """Modules of devices, which the goals below do not count, nor those of ranks: they have one in common."""
 GRAPH = (
-    "flnb.graph", "flnb.capture", "flnb.dispatch.effects", "flnb.dispatch.guards", "flnb.dispatch.references",
-    "flnb.dispatch.lent",
+    "flnb.graph", "flnb.capture", "flnb.jitted", "flnb.dispatch.effects", "flnb.dispatch.guards",
+    "flnb.dispatch.references", "flnb.dispatch.lent",
     "flnb_backends.native",
     "flnb_backends.tensor.captured", "flnb_backends.tensor.choices", "flnb_backends.tensor.cpu",
     "flnb_backends.tensor.deferred", "flnb_backends.tensor.recorded_buffers", "flnb_backends.tensor.replay",
@@ -78,7 +78,7 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 27_348, 18_000
+WITH_ALL, GOAL_WITH_ALL = 27_384, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part."""
 
 

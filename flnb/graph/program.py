@@ -304,7 +304,7 @@ class Program:
 
     def __str__(self) -> str:
         """Return the calls as text, one line each: the ops, their operands, and where results are stored."""
-        from flnb.graph.inspection import program_text
+        from flnb.graph.describing import program_text
 
         return program_text(self)
 

@@ -1,9 +1,9 @@
 """Repetition: recorded ops that occur again, as in a training loop, are computed by a program made once.
 
-The values to compute form a trace: their ops, the inputs of each op, and which values are still referenced. At the
-first occurrence of a trace, its values are computed op by op, unless all its gradients and updates were recorded before
-(`flnb.graph.segments`). Later they are computed by a program, which is made once. Numbers that a trace reads, such as a
-learning rate, are constants of the program as long as they do not change.
+The values to compute form a trace (`flnb.graph.traces`). At the first occurrence of a trace, its values are computed op
+by op, unless all its gradients and updates were recorded before (`flnb.graph.segments`). Later they are computed by a
+program, which is made once. Numbers that a trace reads, such as a learning rate, are constants of the program as long
+as they do not change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus, intern, schema
@@ -23,11 +23,11 @@ from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import GRADIENT, OPTIMIZER_STATE
 from flnb.dispatch.table import OPS
 from flnb.graph.calls import KernelCalls
-from flnb.graph.layouts import is_view
 from flnb.graph.program import MOST_OPS, Program
 from flnb.graph.running import at_once, compute, materializing, run, running
 from flnb.graph.segments import Segment
-from flnb.graph.values import CONSTANT, ITEM, Place, Recorded, Value, reachable
+from flnb.graph.traces import Trace, to_compute, traced
+from flnb.graph.values import ITEM, Place, Recorded, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Spec
     from flnb.tensor import Tensor
 
-__all__ = ["Known", "Trace", "compute_alike", "forget_traces", "known_traces", "run_again"]
+__all__ = ["Known", "compute_alike", "forget_traces", "known_traces", "run_again"]
 
 ADD, COPY, FULL, RESHAPE, SLICE = (OPS[name] for name in ("add", "copy", "full", "reshape", "slice"))
 WORTH = 8
@@ -44,26 +44,6 @@ MOST_KNOWN, MOST_PROGRAMS = 256, 24
 """The largest numbers of histories of traces, and of programs, that are stored for each memory manager."""
 MOST_CHANGES = 3
 """After this many changes of constant numbers, all numbers become inputs of the program."""
-
-
-class Trace(NamedTuple):
-    """The values to compute together, and all properties on which a program for them depends.
-
-    Attributes:
-        values: the values, in the order in which they were recorded.
-        leaves: the inputs of these values that are already computed.
-        outputs: the values to which there are references from outside of the trace.
-        numbers: a dict from the position of a leaf that is a number to the number's bytes.
-        key: a key that is equal for traces that one program can compute.
-        contexts: for each value the id of the telemetry context (module and phase) in which it was recorded.
-    """
-
-    values: list[Value]
-    leaves: list[Value]
-    outputs: list[Value]
-    numbers: dict[int, bytes]
-    key: Any
-    contexts: list[int]
 
 
 class Known:
@@ -178,92 +158,9 @@ def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> tu
     Returns:
         The error text, "" without an error; and the trace with its history, if there is a program for it.
     """
-    values = _to_compute(asked)
-    found = _program(_traced(values, asked), recorder) if len(values) > 1 else None
+    values = to_compute(asked)
+    found = _program(traced(values, asked), recorder) if len(values) > 1 else None
     return "" if found is None else _run_program(*found), found
-
-
-def _to_compute(asked: Sequence[Value]) -> list[Value]:
-    """List the values that must be computed for ``asked``, with all results of composites that are still referenced.
-
-    Slices of computed values are computed immediately, because their positions may differ in each repetition.
-    """
-    found = []
-    for value in reachable(asked):
-        op: Any = value.op
-        if op is SLICE and value.inputs[0].tensor is not None:
-            compute([value])
-        elif op is not ITEM:
-            found.append(value)
-            if op.body is not None:
-                found += [item for item in [item() for item in value.attributes[3]] if item is not None]
-        elif value.inputs[0].tensor is not None:
-            found.append(value)
-    return found
-
-
-def _traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
-    """Return the trace of ``values``; None if no program can compute them."""
-    position: dict[Value, int] = {}
-    leaves: list[Value] = []
-    rows: list[Any] = []
-    uses: dict[Value, int] = {}
-    place: Any = None
-    whole: Any = None
-    for value in values:
-        op: Any = value.op
-        if op is ITEM and value.inputs[0] is whole:  # items come after their composite
-            rows.append(value.attributes[0])
-            position[value] = len(position)
-            continue
-        whole = value
-        attributes = value.attributes if op.body is None else value.attributes[:3]  # the last of these is its items
-        if value.place is not place:
-            place = value.place
-            rows.append(place)
-        rows += op, attributes if op is not FULL else repr(attributes), value.spec  # bytes, since 0.0 == -0.0
-        for x in value.inputs:
-            at = position.get(x)
-            if at is None:
-                at = position[x] = ~len(leaves)
-                leaves.append(x)
-            rows.append(at)
-            if at >= 0 and (x.users > 1 or x.op is ITEM):
-                uses[x] = uses.get(x, 0) + 1
-        position[value] = len(position)
-    wanted = {x if x.op is ITEM else _root(x) for x in asked}
-    for x in values:
-        op = x.op
-        if op.body is None and x not in wanted:
-            holder = x.holder() if x.holder is not None else None
-            held = holder is not None and holder.value is x
-            if held or ((x.users > 1 or op is ITEM) and x.users > uses.get(x, 0)):  # or one that is not computed now
-                wanted.add(x if op is ITEM else _root(x))
-    # their views are made on request
-    outputs = [x for x in values if x in wanted and (x.op is ITEM or not _shares_memory(x))]
-    rows += [position[x] for x in outputs]
-    numbers = {}
-    for i, leaf in enumerate(leaves):
-        if type(leaf.tensor) is tuple:
-            return None
-        array = leaf.tensor._data
-        is_number = leaf.attributes is CONSTANT and not array.ndim
-        rows += leaf.spec, array.strides, is_number
-        if is_number:
-            numbers[i] = array.tobytes()
-    return Trace(values, leaves, outputs, numbers, tuple(rows), [value.context for value in values])
-
-
-def _shares_memory(value: Value) -> bool:
-    """Return whether a value is a view, which shares the memory of its input and may not be contiguous."""
-    return is_view(value) and value.op is not ITEM
-
-
-def _root(value: Value) -> Value:
-    """Return the uncomputed value of which ``value`` is a view, or ``value`` itself."""
-    while _shares_memory(value) and value.inputs and value.inputs[0].tensor is None:
-        value = value.inputs[0]
-    return value
 
 
 def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:

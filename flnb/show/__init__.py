@@ -35,7 +35,7 @@ def register(shell: Any) -> None:
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
     display = shell.display_formatter.ipython_display_formatter
     display.for_type_by_name("plotly.graph_objs._figure", "Figure", _later("flnb.plot.svg", "show"))
-    whole.for_type_by_name("flnb.capture", "Jitted", _later("flnb.widgets.program", "view"))
+    whole.for_type_by_name("flnb.jitted", "Jitted", _later("flnb.widgets.program", "view"))
     if not shell.custom_exceptions:
         shell.set_custom_exc((OutOfMemoryError,), _later("flnb.show.postmortem", "show_error"))
     elif OutOfMemoryError not in shell.custom_exceptions:  # another library's handler: the report comes after it

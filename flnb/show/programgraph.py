@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import palette, quantity
 
-from flnb.graph.inspection import existing_names, launches, programs_of
+from flnb.graph.describing import launches
+from flnb.graph.inspection import existing_names, programs_of
 from flnb.graph.values import ITEM, PUT
 from flnb.show.tapegraph import INK, LOOK, digraph, label
 
 if TYPE_CHECKING:
-    from flnb.graph.inspection import Launch, Stored
+    from flnb.graph.describing import Launch, Stored
     from flnb.graph.program import Program
     from flnb.graph.values import Value
 

@@ -12,13 +12,14 @@ from flnb_telemetry import intern, load_run, quantity, schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.recording import Recording
 
-from flnb.graph.inspection import existing_names, history, launches, programs_of, source, times
+from flnb.graph.describing import launches, times
+from flnb.graph.inspection import existing_names, history, programs_of, source
 from flnb.graph.layouts import is_view
 from flnb.graph.listing import listed
 from flnb.graph.values import ITEM
 
 if TYPE_CHECKING:
-    from flnb.graph.inspection import Launch, Stored
+    from flnb.graph.describing import Launch, Stored
     from flnb.graph.program import Program
     from flnb.graph.values import Value
     from flnb.widgets.model import ProgramWidget

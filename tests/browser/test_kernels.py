@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import flnb
-from flnb.graph import inspection
+from flnb.graph.describing import launches
 from tests.browser.conftest import choose_tab
 from tests.browser.stage import Stage
 from tests.browser.waiting import eventually, redrawn
@@ -56,8 +56,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.timeout(120)
 def test_a_click_on_a_kernel_lists_its_ops(page: Page, run: Any, screenshots: Path) -> None:
     recording, step = run
-    launches = [each for each in inspection.launches(step.programs[0]) if each.kind == "kernel"]
-    wanted = max(launches, key=lambda each: len(each.ops))
+    kernels = [each for each in launches(step.programs[0]) if each.kind == "kernel"]
+    wanted = max(kernels, key=lambda each: len(each.ops))
     stage = Stage(page)
     for light in (True, False):
         for width in (1400, 900):
@@ -66,7 +66,7 @@ def test_a_click_on_a_kernel_lists_its_ops(page: Page, run: Any, screenshots: Pa
             page.get_by_role("radio", name="Kernel").click()
             rows = page.locator(".fl-page:not([hidden]) table[aria-label='Time of ops'] tbody tr")
             page.locator(f"tr[data-name^='{'+'.join(dict.fromkeys(wanted.ops[:4]))}']").first.wait_for()
-            assert rows.count() <= len(launches)
+            assert rows.count() <= len(kernels)
             ops = page.locator(".fl-parts .fl-part")
             for at in range(rows.count()):
                 rows.nth(at).click()

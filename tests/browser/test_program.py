@@ -8,7 +8,7 @@ import pytest
 
 import flnb
 from flnb import models, optim
-from flnb.graph import inspection
+from flnb.graph.describing import launches
 from tests.browser.stage import Stage
 from tests.browser.waiting import eventually, redrawn
 
@@ -54,7 +54,7 @@ def test_stages_show_what_became_of_the_recorded_ops(stage: Stage, step: Any) ->
     train, run = step
     program = train.programs[0]
     (sweep,) = flnb.graph.history(train)
-    found = inspection.launches(program)
+    found = launches(program)
     stage.program(train, run)
     page = stage.page
     page.get_by_role("option", name="recorded").click()
@@ -75,7 +75,7 @@ def test_a_click_on_a_kernel_lists_its_ops_with_estimated_shares(stage: Stage, s
     train, run = step
     stage.program(train, run)
     page = stage.page
-    kernel = max(inspection.launches(train.programs[0]), key=lambda each: (each.kind == "kernel", len(each.members)))
+    kernel = max(launches(train.programs[0]), key=lambda each: (each.kind == "kernel", len(each.members)))
     page.locator(f".fl-card[data-launch='{kernel.number}']").click()
     rows = page.locator(".fl-programops tbody tr")
     eventually(page, lambda: [row.split()[0] for row in rows.all_inner_texts()], kernel.ops)

@@ -203,7 +203,7 @@ def test_a_method_is_captured_for_each_object_and_its_attributes() -> None:
 
 
 def test_what_was_captured_for_many_different_arguments_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flnb.capture.MOST_KEYS", 4)
+    monkeypatch.setattr("flnb.jitted.MOST_KEYS", 4)
     f = flnb.jit(lambda x, i: x * float(i))
     for i in range(20):
         for _ in range(1 + i % 3):

@@ -9,7 +9,7 @@ import pytest
 
 import flnb
 from flnb import graph, models, optim
-from flnb.graph import inspection
+from flnb.graph import describing
 from flnb.graph.rewriting import RULES
 
 X = np.linspace(0.1, 1.0, 6, dtype=np.float32).reshape(2, 3)
@@ -91,7 +91,7 @@ def test_the_sweep_of_a_step_is_that_of_its_program(name: str) -> None:
     program = model_step(name).programs[0]
     (sweep,) = graph.history(program)
     after = sorted(value.op.name for value in sweep.after if value.op.writes_out or value.op.body)
-    members = sorted(x.op.name for each in inspection.launches(program) for x in each.members)
+    members = sorted(x.op.name for each in describing.launches(program) for x in each.members)
     extra = list(members)
     for op in after:
         extra.remove(op)
@@ -102,10 +102,10 @@ def test_the_sweep_of_a_step_is_that_of_its_program(name: str) -> None:
 def test_the_times_of_launches_are_those_that_telemetry_has() -> None:
     f = model_step("lenet")
     program = f.programs[0]
-    found = inspection.launches(program)
+    found = describing.launches(program)
     with flnb.record() as run:
         f()
-    measured = inspection.times(program, run)
+    measured = describing.times(program, run)
     kernels, ops = run.table("kernel"), run.table("op")
     alone = (ops["t1"] - ops["t0"])[ops["estimated"] == 0]
     assert measured.shape == (1, len(found))
@@ -115,12 +115,12 @@ def test_the_times_of_launches_are_those_that_telemetry_has() -> None:
         f()
         flnb.exp(flnb.ones(3))
         f()
-    assert inspection.times(program, others_between).shape == (2, len(found))
+    assert describing.times(program, others_between).shape == (2, len(found))
     program.release()
-    assert [each.event for each in inspection.launches(program)] == [each.event for each in found]
+    assert [each.event for each in describing.launches(program)] == [each.event for each in found]
     with flnb.record() as other:
         flnb.exp(flnb.ones(3))
-    assert inspection.times(program, other).shape == (0, len(found))
+    assert describing.times(program, other).shape == (0, len(found))
     for each in found:
         assert not each.shares or sum(each.shares) == pytest.approx(1)
 
@@ -128,7 +128,7 @@ def test_the_times_of_launches_are_those_that_telemetry_has() -> None:
 def test_where_values_are_stored_never_overlaps() -> None:
     """Two values that are in the block at the same time have no byte in common, except in place of one another."""
     program = model_step("lenet").programs[0]
-    held = [x for each in inspection.launches(program) for x in each.stored if x.offset is not None]
+    held = [x for each in describing.launches(program) for x in each.stored if x.offset is not None]
     assert max(x.offset + x.value.spec.nbytes for x in held) <= program.memory.size
     for i, a in enumerate(held):
         for b in held[:i]:

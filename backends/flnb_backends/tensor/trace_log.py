@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flnb.dispatch.plan import Spec
-    from flnb.graph.repetition import Known, Trace
+    from flnb.graph.repetition import Known
+    from flnb.graph.traces import Trace
     from flnb.graph.values import Place
     from flnb_backends.tensor.deferred import DeferredBackend
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.table import Op
-    from flnb.graph.repetition import Known, Trace
+    from flnb.graph.repetition import Known
+    from flnb.graph.traces import Trace
     from flnb_backends.tensor.deferred import DeferredBackend
 
 __all__ = ["allocator", "compared", "expect", "expect_next"]

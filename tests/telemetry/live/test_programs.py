@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flnb
-from flnb.graph import inspection
+from flnb.graph.describing import launches
 
 pytest.importorskip("llvmlite")
 
@@ -49,7 +49,7 @@ def told() -> Any:
 
 def test_kernels_have_the_ops_shares_and_lines_of_the_program(told: Any) -> None:
     run, _, (content, buffer), jitted = told
-    found = [each for each in inspection.launches(jitted.programs[0]) if each.kind == "kernel"]
+    found = [each for each in launches(jitted.programs[0]) if each.kind == "kernel"]
     items = content["kernels"]["items"]
     plans, contexts = content["plans"]["items"], content["contexts"]["items"]
     assert [[plans[plan]["op"] for plan, _, _ in each["parts"]] for each in items] == [each.ops for each in found]
