@@ -123,12 +123,15 @@ class Captured:
         bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
     def _hold(self, tensors: Iterable[Tensor]) -> None:
-        """Store the memory and hooks of tensors that are not arguments, and the strides of gradients it reads."""
+        """Store the memory and hooks of tensors that are no arguments, and the strides of the gradients in `grown`."""
         self._strides = [x._data.strides for _, x in self.effects.grown]
         self._held = [(x, x._data, x._node and x._node[PARENTS]) for x in tensors]
 
     def _settings(self, tensors: Sequence[Tensor]) -> list[tuple[Any, str]]:
-        """Return the settings on which the step depends, except those of its arguments, and the hooks of leaves."""
+        """Return pairs (holder, name) for `referred`: settings on which the step depends, and the hooks of leaves.
+
+        Settings of the argument ``tensors`` are left out.
+        """
         watched = [each for each in self.effects.watched if all(each[0] is not x for x in tensors)]
         return watched + [(parents, "functions") for *_, parents in self._held if hasattr(parents, "functions")]
 

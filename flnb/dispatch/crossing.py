@@ -277,7 +277,10 @@ def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
 
 
 def note_cuts(plan: Plan, nodes: tuple[Any, ...]) -> None:
-    """Emit for each of ``nodes`` that an op without a gradient has read its result; `run.tape.why` shows this."""
+    """Emit an event for each node whose result was read by an op without a gradient; `run.tape.why` reports these.
+
+    ``plan`` is that of the op, ``nodes`` are those of its operands; None is ignored.
+    """
     reason = schema.INTEGER if plan.spec.dtype.kind in "biu" else schema.NO_RULE
     for place in nodes:
         if place is not None:

@@ -39,7 +39,7 @@ def guarded(references: Iterable[tuple[Any, str | None]], grown: frozenset[int] 
 
 
 def hold(guards: Iterable[Guard]) -> bool:
-    """Return whether all guards still hold: the same objects, or equal numbers, texts, arrays or containers."""
+    """Return whether each guarded name still refers to the same object, or to an equal number, array or the like."""
     for holder, name, value in guards:
         now = holder.get(name, MISSING) if type(holder) is dict and name is not None else find(holder, name)
         if now is not value and not _same(now, value):
@@ -54,7 +54,7 @@ def changed(guards: Iterable[Guard]) -> frozenset[int]:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a container's items, as a dict or list, or of an array; return anything large unchanged."""
+    """Return a copy of a container's items, as a dict or list, or of an array; return large or other objects as is."""
     if isinstance(value, np.ndarray):
         return np.array(value) if value.nbytes <= MOST_BYTES else value
     if not is_mutable(value) or len(value) > MOST_ITEMS:
@@ -63,7 +63,10 @@ def _copied(value: Any) -> Any:
 
 
 def _same(now: Any, then: Any) -> bool:
-    """Return whether ``now`` is equal to a number, text or method, or has the items or elements of a copy."""
+    """Return whether the object ``now`` still equals ``then``, the copy (see `_copied`) of an earlier object.
+
+    The items of containers may be the same objects, or equal numbers, texts or methods.
+    """
     if isinstance(now, dict):
         return type(then) is dict and now.keys() == then.keys() and _same_items(now.values(), then.values())
     if isinstance(now, (list, set, deque)):

@@ -86,13 +86,13 @@ def is_mutable(value: Any) -> bool:
 
 
 class _References:
-    """The references of a function, as they are being found.
+    """A search for the references of a function: the pairs (holder, name) found so far, and the objects to examine.
 
     Attributes:
         pairs: the pairs (holder, name), by the holder's id and the name.
-        waiting: objects to examine.
-        names: the attributes that the code of the functions names.
-        owners: the objects whose attributes count.
+        waiting: the objects that `examine_all` has yet to examine.
+        names: the names of attributes in the code of all functions found.
+        owners: the objects, classes and modules of whose attributes those in ``names`` are added.
     """
 
     def __init__(self, function: Any) -> None:
@@ -106,7 +106,7 @@ class _References:
         self._globals = getattr(function, "__globals__", None)
 
     def add(self, holder: Any, name: str | None) -> None:
-        """Add a pair, unless it is known, and let its value be examined."""
+        """Add the pair (holder, name) unless it is known; `examine_all` will then examine the object it refers to."""
         if (id(holder), name) not in self.pairs:
             self.pairs[id(holder), name] = holder, name
             self.waiting.append(find(holder, name))

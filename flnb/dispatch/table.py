@@ -177,7 +177,7 @@ class Op:
 
 def not_inferred(op: Op, *_: Any) -> Any:
     """Raise a TypeError: the composite ``op`` has no shape rule; its body must run to find the result's shape."""
-    raise TypeError(f"{op.name} is a composite without a shape rule: its shape is found by running its body")
+    raise TypeError(f"{op.name} is a composite without a shape rule: call it on tensors to find its result's shape")
 
 
 @dataclass(eq=False, repr=False)

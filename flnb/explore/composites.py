@@ -56,7 +56,7 @@ class CompositeCall(OpCall):
     """
 
     def on(self, backend: TensorBackend) -> Outcome:
-        """Run the call as a program on the backend would; an exception becomes part of the outcome."""
+        """Run the call on a backend as programs run it there; an exception becomes part of the outcome."""
         op: Any = composite(self.op)
         arrays = [kept.array() for kept in self.inputs]
         t0 = time.perf_counter()
@@ -85,7 +85,7 @@ class CompositeCall(OpCall):
             return any(state.current().whole(plan, number) is not None for number in numbers)
 
     def offered(self, backend: TensorBackend) -> bool:
-        """Return whether a backend has a method for the composite, which it may not call: see `State.whole`."""
+        """Return whether a backend has a method for the composite, even if calls do not use it (see `State.whole`)."""
         op: Any = composite(self.op)
         return any(map(backend.method, (op.name, op.gradient.name)))
 
@@ -104,7 +104,10 @@ class CompositeCall(OpCall):
 
 
 def _on(backend: TensorBackend, grad: bool, category: int) -> AbstractContextManager[Any]:
-    """Return a context in which ops run on a backend, without interpreters; NumPy arrays are not the manager's."""
+    """Return a context in which ops run on a backend without interpreters; results need no memory manager if possible.
+
+    ``grad`` says whether gradients are recorded, ``category`` is the memory category of results.
+    """
     return state.use(
         backend=backend, interpreters=(), grad=grad, category=category, tape=Linked(),
         **({"min_block": sys.maxsize} if backend.shares_memory else {}),

@@ -110,7 +110,10 @@ def _ruled(call: OpCall) -> bool:
 
 
 def _by_rule(call: OpCall, kind: str = "ndarray") -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return shape and dtype of the result by the op's rule, or None if the rule raises an error for the inputs."""
+    """Return shape and dtype of the result by the op's rule, or None if the rule raises an error for the inputs.
+
+    ``kind`` is the family of the inputs' buffers.
+    """
     op = OPS[call.op]
     try:
         shape, dtype = op.infer(op, tuple(spec_of(k.shape, k.dtype, kind) for k in call.inputs), call.attributes)

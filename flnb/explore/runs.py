@@ -353,7 +353,10 @@ def _in_steps(run: Recording) -> Any:
 
 
 def _total(works: dict[tuple[str, str], Work]) -> Work:
-    """Return the sum of the work of several ops; most are called once, so no spread is known, and none is beyond it."""
+    """Return the sum of the work of several ops; its spread is infinite, so that no time counts as changed.
+
+    Most of these ops are called once, so their spread is unknown.
+    """
     total = Work(*map(sum, zip(Work(), *works.values(), strict=True)))
     return total._replace(typical=0.0, spread=math.inf)
 
@@ -383,7 +386,7 @@ def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Wor
 def _typical(spent: NDArray[np.float64], member: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return for each group of calls the median of their times, and the distance between the quartiles.
 
-    ``member`` has the number of each call's group. Of fewer than three calls no spread is known: half the time counts.
+    ``member`` has the number of each call's group. For fewer than three calls, half the median is returned as distance.
     """
     parts = np.split(spent[np.argsort(member, kind="stable")], np.cumsum(np.bincount(member))[:-1])
     low, middle, high = np.array([np.percentile(part, (25, 50, 75)) for part in parts]).T

@@ -57,8 +57,9 @@ class Known:
         numbers: the numbers (`Trace.numbers`) of the newest trace.
         contexts: the contexts of the trace from which the program was made.
         specs: the specs of the arrays that the program returns.
-        log, replay, following: for the backend that records the traces: the log of such a trace, its `Replay` while it
-            is not in use, and the history of the trace that followed the last time.
+        log: the log of such a trace on the deferred backend; None before it is made.
+        replay: the `Replay` of the log while no thread uses it, else None.
+        following: the history of the trace that followed such a trace the last time.
         reported: whether the warning that the traces are too long for a program was emitted.
     """
 
@@ -307,8 +308,8 @@ def _run(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Se
 def run_again(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Sequence[Any] | None:
     """Run the program of a trace that was repeated; returns the arrays of its outputs.
 
-    Return None if the program has other constants than these inputs, or fails. Then the values of the trace must be
-    computed by `compute_alike`, which reports the failure.
+    ``count`` is the number of values in the trace. Return None if the program has other constants than these inputs,
+    or fails. Then the values of the trace must be computed by `compute_alike`, which reports the failure.
     """
     if any(inputs[i]._data.tobytes() != number for i, number in found.constants.items()):
         return None

@@ -170,7 +170,10 @@ def requests_until(at: Shortage) -> Columns:
 
 
 def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
-    """Return a copy of a trace with the failed request appended."""
+    """Return a copy of a trace that also has the allocation of ``request`` bytes that failed at the shortage ``at``.
+
+    The trace has only allocations that succeeded.
+    """
     plan = at.run.catalog.plans.items[at.plan]
     return replace(
         trace,

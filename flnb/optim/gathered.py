@@ -79,7 +79,10 @@ class Gathered:
         return [whole[a:b].reshape(item.shape) for item, (a, b) in zip(self._items, ends, strict=True)]
 
     def update(self, optimizer: Optimizer) -> set[int]:
-        """Update all parameters that can be updated together with a neighbour; return those parameters' positions."""
+        """Update each group of parameters that can be updated together; return their positions in the optimizer's list.
+
+        A group is two or more parameters that are neighbours in the vector and fit; see the class.
+        """
         counts = [optimizer._counts[index] if self._fits(i) else -1 - i for i, index in enumerate(self.members)]
         done: set[int] = set()
         first = 0
@@ -139,8 +142,8 @@ def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
 
     The result is empty in three cases. `Optimizer.gathers` is false. The backend has one method for a whole update, and
     its buffers are on a device, where this is one launch. Or the backend `defers`, so that a kernel updates several
-    parameters anyway. The last case does not count if the user
-    overrides ops of the backend, so that the user's methods are called as often as on other backends.
+    parameters anyway. The last case does not count if the user overrides ops of the backend, so that the user's methods
+    are called as often as on other backends.
 
     Args:
         optimizer: the optimizer.

@@ -138,10 +138,17 @@ class PlaceByPlace(Generator):
     def _over_inner(
         self, places: Sequence[str], sums: Sequence[Accumulator] = (), chunked: bool = False, brief: bool = False
     ) -> Iterator[tuple[Sequence[str], str]]:
-        """Emit a loop over the inner space around the ``with`` block; ``sums`` accumulate a partial result per chunk.
+        """Emit loops over the inner space; the code emitted in the ``with`` block becomes the body of these loops.
 
-        Yield the arrays' addresses at a place, and the index of the place in rows of scratch memory. Unless
-        ``chunked``, the whole innermost loop is one chunk. A ``brief`` loop takes little time, so it is not unrolled.
+        Args:
+            places: for each array, the name of its address where the loops begin, in the generated text.
+            sums: the accumulators to which the body adds; each accumulates a partial result per chunk.
+            chunked: whether the innermost loop is divided into chunks; otherwise all of it is one chunk.
+            brief: whether the loop takes little time, so that it is not unrolled.
+
+        Yields:
+            The names of the arrays' addresses in the present iteration, and that of the iteration's index in rows of
+            scratch memory.
         """
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         number = "0"

@@ -157,7 +157,7 @@ class CapturedBackend(DeferredBackend):
             if before is not None and begin < end and (now is not first or before[1] is not before[0]):
                 raise RuntimeError(
                     f"flnb.jit: the captured function writes to memory shared by {first.spec!r} and "
-                    f"{before[0].spec!r}: make both views of one tensor in the function, or copy one before"
+                    f"{before[0].spec!r}: make one of them inside the function as a view of the other, or use a copy"
                 )
             if stop > end:
                 before, end = (first, now), stop
@@ -193,7 +193,7 @@ class CapturedBackend(DeferredBackend):
         ]
 
     def _known(self, buffer: Buffer, array: Any) -> Value:
-        """Make a value that is already computed: its elements are those of an array."""
+        """Return a computed value with the elements of an array, and with the spec and place of ``buffer``."""
         held = detached(array, spec_of(array.shape, array.dtype, self.over.buffer))
         return Value(None, (), (), buffer.spec, buffer.place, held)
 
@@ -217,9 +217,9 @@ class CapturedBackend(DeferredBackend):
         self._refuse_read(buffer.spec, "", "a program is recorded before it has values")
 
     def elements_read(self, x: Tensor) -> None:
-        """Note that Python reads elements of a tensor made outside of the function, which no run of the program reads.
+        """Store that Python reads elements of a tensor during capture, which runs of the program will not read again.
 
-        The function is captured again when such a tensor was written.
+        The tensor was made outside of the function. If it is written later, the function is captured again.
 
         Raises:
             RuntimeError: the tensor is an argument, or a gradient that the function uses, or was written before.
@@ -239,7 +239,10 @@ class CapturedBackend(DeferredBackend):
         captured.watch(x, ["_last_write", "_data"])
 
     def _refuse_read(self, spec: Spec, which: str, why: str) -> None:
-        """Raise an error that says at which line of the user the values of a tensor are read."""
+        """Raise an error that names the user's line where the values of a tensor of this spec are read.
+
+        In the message, ``which`` follows the spec, and ``why`` is a clause that says why they cannot be read.
+        """
         frame = source_lines.outside(sys._getframe(1))
         raise RuntimeError(
             f"flnb.jit: {frame.f_code.co_filename}:{frame.f_lineno} reads the values of {spec!r}{which}: by "

@@ -183,7 +183,7 @@ class DeferredBackend(meta.MetaBackend):
         return compared(op, put, record, method) if op.arity in (1, 2) and not draws else method
 
     def drawn(self, out: Buffer) -> None:
-        """Compute random numbers immediately, so that the generator is read in the order of the program."""
+        """Compute the random numbers of ``out`` at once, so that the generator is read in the order of the program."""
         compute([out.read()])
 
     def _place(self, manager: Any = None, category: int = 0) -> Place:
@@ -388,7 +388,7 @@ class DeferredBackend(meta.MetaBackend):
 
 
 def _recorder(place: Place) -> Any:
-    """Return a backend for recording the values of a place again, as the ops of a program."""
+    """Return a backend that records the ops of a program, which computes on the backend of ``place``."""
     from flnb_backends.tensor.captured import CapturedBackend
 
     return CapturedBackend(place.backend, opens=place.fuse and place.backend.kernels() is not None)

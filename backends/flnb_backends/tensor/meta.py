@@ -103,7 +103,7 @@ class MetaBackend(TensorBackend):
         return lambda x, *attributes: Buffer(*layout(op, x, attributes), x)
 
     def copy_each(self, *_: Any) -> None:
-        """Write nothing: the NumPy backend's update of several buffers in one call, which needs no memory there."""
+        """Do nothing, in place of the NumPy backend's methods that update several buffers without allocating memory."""
 
     sgd_update = adam_update = move_averages = copy_each
 

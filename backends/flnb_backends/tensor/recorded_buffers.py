@@ -17,12 +17,12 @@ __all__ = ["Buffer", "Leaf", "is_computed", "layout"]
 
 
 class Leaf(Value):
-    """The value that stands for an input of a trace in a `Replay`: in each repetition for another existing value.
+    """A placeholder for an input of the trace in a `Replay`; in each repetition it stands for another computed value.
 
     Attributes:
         layout: the strides that the input must have, and whether it must be a number.
-        source: the value for which this one stands in the present repetition; None if none was chosen yet.
-        marked: the buffer whose mark this is; None if there is none.
+        source: the value for which the leaf stands in the present repetition; None if none was chosen yet.
+        marked: a weak reference to the buffer whose mark is this leaf; None if there is none.
     """
 
     __slots__ = ("layout", "marked", "source")
@@ -34,13 +34,13 @@ class Leaf(Value):
         self.marked: ref[Buffer] | None = None
 
     def stands_for(self, value: Value) -> bool:
-        """Return whether this leaf stands for ``value``; the first value in a repetition is chosen if it fits."""
+        """Return whether this leaf stands for ``value``; in each repetition it stands for the first value that fits."""
         if self.source is None and value.spec is self.spec and is_computed(value) and layout(value) == self.layout:
             self.source, self.tensor, self.attributes = value, value.tensor, value.attributes
         return self.source is value
 
     def unmark(self) -> None:
-        """Remove this mark from the buffer that has it."""
+        """Remove this leaf from the buffer whose mark it is."""
         buffer = self.marked() if self.marked is not None else None
         if buffer is not None and buffer.mark is self:
             buffer.mark = None
@@ -55,9 +55,9 @@ class Buffer(meta.Buffer):
         value: the present value, computed or not yet computed; views have none.
         steps: for a view, the op and the attributes that make it from its base.
         last: for a view, weak references to two values at the time of its last read: the base's and the view's.
-        mark: what stands for the present value in a `Replay`: the value, or a `Leaf`.
+        mark: the present value, or the `Leaf` that stands for it in a `Replay`, which compares marks; else None.
         held: a weak reference to this buffer, the `Value.holder` of its values.
-        entry: for a buffer of a `Replay`, until it is written again, the op that its value comes from; else None.
+        entry: for a buffer of a `Replay`, until it is written again, the op that computes its value; else None.
     """
 
     __slots__ = ("__weakref__", "entry", "held", "last", "mark", "place", "steps", "value")
@@ -112,11 +112,11 @@ class Buffer(meta.Buffer):
 
 
 def layout(value: Value) -> tuple[tuple[int, ...], bool]:
-    """Return the strides of a computed value, and whether it is a number, which may be a constant of a program."""
+    """Return the strides of a computed value, and whether it is a constant number (0-d) in the user's program."""
     array = value.tensor._data
     return array.strides, value.attributes is CONSTANT and not array.ndim
 
 
 def is_computed(value: Value) -> bool:
-    """Return whether a value has elements of its own, and not several results."""
+    """Return whether a value is computed and has one result, rather than a tuple of several."""
     return value.tensor is not None and type(value.tensor) is not tuple

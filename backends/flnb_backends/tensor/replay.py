@@ -2,10 +2,10 @@
 
 A trace is what one thread records between two computations. Once a program computes a trace (`flnb.graph.repetition`),
 the next such trace is logged (`trace_log`). A `Replay` of the log has all values and buffers of the trace, made before
-they are needed. An op with the expected inputs gets the prepared buffer, with the prepared value. As values never
+they are needed. An op with the expected inputs returns a prepared buffer, whose value is prepared, too. As values never
 change, this value is right for every caller that wants this op of these inputs. If the whole trace was repeated, its
-program computes the values to which the program of the user refers, and only these are made anew. Otherwise the replay
-is *left*: the values that were given until then are like any others.
+program computes the values to which the user's program refers, and only these are replaced for the next repetition.
+Otherwise the replay is *left*: the values that ops have returned until then become ordinary recorded values.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ FULL = OPS["full"]
 
 
 class Entry:
-    """The op that fills a prepared buffer.
+    """The op that is expected to write to a prepared buffer, and the inputs with which a call is compared.
 
     Attributes:
-        row, code, category, manager: the row of the log, and what it says of the buffer.
+        row: the position of the op's row in the log.
+        code, category, manager: the same as in this `Row`.
         op: the op.
-        a, b: its first two inputs, with which it is compared; `Entry` if there are less, or if a leaf is read for the
-            first time, for which `Replay.value` chooses a value.
-        given: what `DeferredBackend.empty` returns: the buffer, and 0.
-        firsts: the positions (``~i``) of the leaves that are read here for the first time.
+        a, b: the marks (`Buffer.mark`) that the buffers of the first two inputs must have. The class `Entry`, which is
+            no buffer's mark, is in place of an input that the op lacks, and of a leaf in ``firsts``.
+        given: the result of `DeferredBackend.empty` for the call: the prepared buffer, and 0.
+        firsts: the positions (``~i``) of the leaves that this op is the first to read; `Replay.value` compares them.
     """
 
     __slots__ = ("a", "b", "category", "code", "firsts", "given", "manager", "op", "row")
@@ -61,15 +62,17 @@ class Entry:
 
 
 class Replay:
-    """A log with values and buffers, which are used in each repetition of its trace.
+    """The values and buffers of a logged trace, made in advance and used in each repetition of the trace.
 
     Attributes:
-        after: the history of the trace that was computed before this one, as a weak reference.
-        rest: the buffers that have not been used in this repetition.
+        after: a weak reference to the history of the trace that was computed before this one.
+        rest: an iterator over the buffers that have not been used in this repetition.
         leaves: the values that stand for the inputs of the trace.
-        strayed: whether the replay was left for the second time, so that another trace is expected the next time.
-        values, entries, buffers: by row, the values, and their buffers with the ops that fill them.
-        references: for each value, leaf and buffer the number of references to it before a repetition.
+        strayed: whether the replays of the log were left at least twice more often than finished; then `expect_next`
+            no longer expects this trace after the one before it, but the trace that was recorded instead.
+        values, entries, buffers: for each row of the log, the prepared value, the `Entry`, and the prepared buffer.
+        users: for each row, the positions of the rows that read its value.
+        references: the reference counts of all values, leaves and buffers before a repetition.
     """
 
     def __init__(self, backend: DeferredBackend, known: Known) -> None:
@@ -99,23 +102,23 @@ class Replay:
         traces.add(self)
 
     def _prepared(self, at: int) -> Value:
-        """Return a new value for a row."""
+        """Return a new value for row ``at`` of the log."""
         row = self.log.rows[at]
         return Value(row.op, self._at(row.inputs), row.attributes, row.spec, row.place)
 
     def _at(self, positions: Sequence[int]) -> tuple[Value, ...]:
-        """Return the values at positions, see `Row.inputs`."""
+        """Return the values at these positions, which are those of rows or leaves as in `Row.inputs`."""
         return tuple([self.values[x] if x >= 0 else self.leaves[~x] for x in positions])
 
     def _set_inputs(self, at: int) -> None:
-        """Set the inputs of a row's value, and what its entry compares with, to the present values of other rows."""
+        """Set the inputs of row ``at``'s value, and the marks in its entry, to the present values of other rows."""
         positions, entry = self.log.rows[at].inputs, self.entries[at]
         self.values[at].inputs = inputs = self._at(positions)
         marks = [Entry if x in entry.firsts else value for x, value in zip(positions, inputs, strict=True)]
         entry.a, entry.b, *_ = *marks, Entry, Entry
 
     def _buffer(self, at: int) -> Buffer:
-        """Return a new buffer for a row."""
+        """Return a new buffer with the value and the entry of row ``at``."""
         value, entry = self.values[at], self.entries[at]
         made = Buffer(value.spec, value.place)
         made.put(value)
@@ -123,23 +126,26 @@ class Replay:
         return made
 
     def _count(self) -> list[int]:
-        """Return the numbers of references to all values, leaves and buffers."""
+        """Return the reference counts of all values, then of all leaves, then of all buffers."""
         return [*map(getrefcount, self.values), *map(getrefcount, self.leaves), *map(getrefcount, self.buffers)]
 
     def begin(self, known: Known, after: Known) -> None:
-        """Expect the first op of the trace, in this thread."""
+        """Begin a repetition in this thread: the next op is compared with the first op of the trace.
+
+        ``known`` is the history of the trace, ``after`` that of the trace which was computed before.
+        """
         self.known, self.after, self.thread, self.rest = known, ref(after), get_ident(), iter(self.buffers)
 
     def put_back(self) -> None:
-        """Have the prepared buffer that was taken last be the next one again: it was made for another call."""
+        """Put the buffer that was last taken from ``rest`` back into it, because it was prepared for another call."""
         self.rest.__setstate__(len(self.buffers) - self.rest.__length_hint__() - 1)
 
     def another(self, spec: Spec, manager: Any, code: Any, category: int) -> Buffer:
-        """Return a new buffer for a call that gets no prepared one, such as for random numbers."""
+        """Return a new buffer for a call for which none is prepared, such as one that draws random numbers."""
         return Buffer(spec, self.backend._place(manager, category))
 
     def value(self, op: Any, inputs: tuple[Value, ...], attributes: Any, out: Buffer) -> Value:
-        """Return the prepared value of ``out`` if this is its op; else leave the replay, and make a value."""
+        """Return the prepared value of ``out`` if this call is the expected one; else leave the replay, make one."""
         with running:
             entry = out.entry
             mine = entry is not None and entry.row < len(self.entries) and self.entries[entry.row] is entry
@@ -149,7 +155,10 @@ class Replay:
         return Value(op, inputs, attributes, out.spec, out.place)
 
     def _fits(self, at: int, op: Any, inputs: tuple[Value, ...], attributes: Any) -> bool:
-        """Return whether a row has this op, these inputs, and these attributes; choose values for leaves."""
+        """Return whether row ``at`` has this op, these inputs and these attributes.
+
+        If the row is the first to read a leaf, the leaf stands for the input at its position from now on.
+        """
         row, expected = self.log.rows[at], self.values[at].inputs
         if row.op is not op or row.attributes != attributes or len(expected) != len(inputs):
             return False
@@ -161,7 +170,10 @@ class Replay:
         return True
 
     def mark(self, buffers: Sequence[Buffer], value: Value) -> None:
-        """Mark the buffers that an op reads, so that later ops that read them are compared quickly."""
+        """Set the marks of the buffers that an op reads to leaves, so that later ops on them are compared quickly.
+
+        ``value`` is the op's prepared value; those of its inputs that are leaves become the marks.
+        """
         for x, leaf in zip(buffers, value.inputs, strict=True):
             if type(leaf) is Leaf and leaf.marked is None and leaf.source is x.value:
                 x.mark, leaf.marked = leaf, ref(x)
@@ -171,10 +183,10 @@ class Replay:
         return self.known is not None and self.rest.__length_hint__() < len(self.buffers)
 
     def finish(self, asked: list[Value] | None) -> Known | None:
-        """Compute the values that are needed, if the whole trace was repeated; else leave the replay.
+        """Compute the needed values by the trace's program if the whole trace was repeated; else leave the replay.
 
         Args:
-            asked: the values that must be computed; None for all to which there are references.
+            asked: the values that must be computed; None for all that are still referenced.
 
         Returns:
             The history of the trace; None if nothing was computed.
@@ -221,12 +233,15 @@ class Replay:
         return count == self.references and all(leaf.source is not None for leaf in self.leaves)
 
     def _unmark(self) -> None:
-        """Remove the marks of all leaves, which are references to them; so would be a variable of `_is_whole`."""
+        """Remove the leaves from the marks of buffers, because `_is_whole` counts the references to leaves.
+
+        This is a separate method because a loop variable of `_is_whole` would be a reference to a leaf, too.
+        """
         for leaf in self.leaves:
             leaf.unmark()
 
     def _renew(self) -> None:
-        """Replace the values and buffers to which the program of the user refers, and release the inputs."""
+        """Replace the values and buffers to which the user's program refers, and release the inputs."""
         users = set(self.log.given)
         for at in self.log.given:
             old = self.values[at]
@@ -242,11 +257,11 @@ class Replay:
             leaf.source = leaf.tensor = None
 
     def stop(self) -> None:
-        """Have the next op of the thread leave the replay; may be called from any thread and waits for nothing."""
+        """Use up ``rest``, so that the thread's next op leaves the replay; any thread may call this; it never waits."""
         list(self.rest)
 
     def leave(self) -> None:
-        """End the replay: its values and buffers are used by the program of the user from now on, or freed."""
+        """End the replay: values that ops have returned become ordinary recorded values, all others are freed."""
         with running:
             if upcoming.get() is self:
                 upcoming.set(None)

@@ -30,18 +30,20 @@ traces: Living[Any] = Living()
 
 
 def leave_all() -> None:
-    """End all logs and replays that are under way: values are recorded without them."""
+    """End all logs and replays that are in use; from then on, values are recorded without them."""
     for trace in list(traces):
         trace.leave()
 
 
 class Row(NamedTuple):
-    """One value of a log, and the buffer that was made for it.
+    """One op of a log: its value, and the arguments with which a buffer for its result was requested.
 
     Attributes:
         op, attributes, spec, place: the same as for a `Value`.
         inputs: for each input the position of its row, or ``~i`` for input ``i`` of the trace.
-        code, category, manager: the number of the plan, the category, and the memory manager of the buffer.
+        code: the number of the op's plan, as `TensorBackend.empty` got it.
+        category: the memory category of the buffer, a number.
+        manager: the memory manager of the buffer.
     """
 
     op: Any
@@ -86,14 +88,14 @@ class Log:
         traces.add(self)
 
     def another(self, spec: Spec, manager: Any, code: Any, category: int) -> Buffer:
-        """Return a new buffer for a call of an op, and note it."""
+        """Return a new buffer for the result of an op, and store the arguments for the op's row."""
         made = Buffer(spec, self.backend._place(manager, category))
         if not self.failed:
             self._empty[id(made)] = ref(made), (code, category, manager)
         return made
 
     def value(self, op: Any, inputs: tuple[Value, ...], attributes: Any, out: Buffer) -> Value:
-        """Return a new value for the buffer ``out``, and note it."""
+        """Return a new value for the buffer ``out``, and append its row to the log."""
         made = Value(op, inputs, attributes, out.spec, out.place)
         buffer, about = self._empty.pop(id(out), (None, ()))
         if buffer is None or buffer() is not out or len(self.rows) >= LONGEST:
@@ -105,7 +107,7 @@ class Log:
         return made
 
     def _at(self, value: Value) -> int:
-        """Return the position of a value that is read; a value from outside of the trace becomes an input."""
+        """Return the position of a value that an op reads (see `Row.inputs`); an earlier value becomes an input."""
         at = self._find(value)
         if at is not None:
             return at
@@ -117,12 +119,12 @@ class Log:
         return -len(self.leaves)
 
     def _find(self, value: Value) -> int | None:
-        """Return the position of a value; None if it is unknown."""
+        """Return the position of a value; None if it is neither in a row nor an input of the trace."""
         known, at = self._known.get(id(value), (None, 0))
         return at if known is not None and known() is value else None
 
     def finish(self, asked: list[Value] | None) -> None:
-        """Note the values that are to be computed at the end of the trace, None for all; a log computes none."""
+        """Store which values are to be computed at the end of the trace (None: all); a log computes none itself."""
         if asked is not None:
             self.asked = [self._at(x) for x in asked]
 
@@ -133,16 +135,16 @@ class Log:
         """Do nothing; see `Replay.mark`."""
 
     def leave(self) -> None:
-        """Discard the rows of the log unless it is closed; its trace cannot be replayed then."""
+        """Discard the rows, so that the trace cannot be replayed; a log that is closed already stays unchanged."""
         if self.backend is not None:
             self.failed, self.rows, self.leaves, self._known, self._empty, self._buffers = True, [], [], {}, {}, []
 
     def close(self, trace: Trace) -> None:
-        """Relate the log to the program of its trace, once that has run.
+        """End the log, and store which of its values the program of the trace reads and returns.
 
-        Sets these attributes:
+        Called once the program has run. Sets these attributes:
             inputs, outputs: the positions of the program's inputs and outputs.
-            given: the rows to whose buffers the program of the user still refers.
+            given: the positions of the rows to whose buffers the user's program still refers.
         """
         inputs, outputs = [self._find(x) for x in trace.leaves], [self._find(x) for x in trace.outputs]
         self.inputs, self.outputs = [x for x in inputs if x is not None], [x for x in outputs if x is not None]

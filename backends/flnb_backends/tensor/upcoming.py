@@ -1,4 +1,4 @@
-"""Which trace a thread expects next, and the parts of the deferred backend that compare calls with that trace."""
+"""Which trace a thread expects next, and the functions of the deferred backend that compare calls with that trace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ MOST_MISSES = 8
 
 
 def expect(backend: DeferredBackend, known: Known | None) -> None:
-    """Expect the trace that followed the last time after that of ``known``; if it is unknown, log the next trace."""
+    """Begin to replay the trace that followed the trace of ``known`` the last time; if it is unknown, begin a log.
+
+    ``known`` is the history of the trace that was just computed. If it is None, or while telemetry records, values are
+    recorded without a replay or log.
+    """
     before: Any = upcoming.get()
     if before is not None:
         before.leave()
@@ -50,7 +54,7 @@ def expect(backend: DeferredBackend, known: Known | None) -> None:
 
 
 def expect_next(backend: DeferredBackend, trace: Log | Replay | None, found: tuple[Trace, Known] | None) -> None:
-    """Expect the trace that follows on one that was computed.
+    """Prepare for the next trace, after one that was computed: replay it if it is known, else log it.
 
     Args:
         backend: the backend that recorded the trace.
@@ -70,7 +74,7 @@ def expect_next(backend: DeferredBackend, trace: Log | Replay | None, found: tup
 
 
 def allocator(backend: DeferredBackend) -> Callable[..., tuple[Buffer, int]]:
-    """Return the function that makes a buffer for the result of an op on a backend (`TensorBackend.empty`)."""
+    """Return the `TensorBackend.empty` of a deferred backend, which returns the prepared buffer during a replay."""
     places, place_of, get = backend._places, backend._place, upcoming.get
 
     def empty(spec: Spec, manager: Any, min_block: int, code: int = 0, category: int = 0) -> tuple[Buffer, int]:
@@ -96,9 +100,13 @@ def compared(
 ) -> Callable[..., Buffer]:
     """Return the backend's method of an op of one or two tensors without attributes.
 
-    If the output buffer was prepared for this op of these inputs, it is returned; else ``put`` is called with it and a
-    new value, or, during a log or replay, ``record`` with it, the attributes and the inputs. Without an output buffer,
-    ``method`` is called.
+    If the output buffer ``out`` was prepared for this op of these inputs, the method returns it at once.
+
+    Args:
+        op: the op.
+        put: otherwise called as ``put(out, value)`` with a new value, if there is no log or replay.
+        record: otherwise called as ``record(out, attributes, *inputs)``, during a log or replay.
+        method: called with the inputs if there is no output buffer.
     """
     get = upcoming.get
 
@@ -129,7 +137,7 @@ def compared(
 
 
 def _stop_traces(lane: Lane) -> None:
-    """Have values be recorded one by one when a recording of telemetry begins, which needs their contexts."""
+    """Stop all replays when telemetry begins to record, because it needs the context of each recorded value."""
     for trace in list(traces):
         trace.stop()
 
