@@ -99,8 +99,8 @@ class Tensor:
     def _adopt(self, other: Tensor) -> None:
         """Make this tensor use the memory of another tensor, which may be a view of this one.
 
-        Writes by views of the former memory are still noted in this tensor. Writes to the new memory are noted in the
-        tensor that owns that memory.
+        Later writes to the new memory count as writes to this tensor (see `_last_write`), and so do writes by views of
+        the memory that this tensor had before.
         """
         root = getattr(other, "_root", other)
         self._data, self._spec = other._data, other._spec

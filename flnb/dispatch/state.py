@@ -295,8 +295,8 @@ def current() -> State:
 def start(backends: Sequence[str], manager: str) -> None:
     """Make the session's state; called when flnb is imported.
 
-    The backend is the first of ``backends`` whose libraries are installed, and the memory manager is ``manager``,
-    unless the environment variables ``FLNB_BACKEND`` and ``FLNB_MEM_MANAGER`` have other names.
+    The environment variables ``FLNB_BACKEND`` and ``FLNB_MEM_MANAGER`` name the backend and the memory manager. If they
+    are not set, the backend is the first of ``backends`` whose libraries are installed, and the manager is ``manager``.
     """
     global session
     device: MemoryDevice = registry.make("memory device", "host")

@@ -92,7 +92,7 @@ def limits(dtype: Any) -> tuple[float, float]:
 
 
 def outside(op: str, dtype: Any, value: Any) -> Any:
-    """Check the value for pixels outside of pictures; return a number that does not change the pictures' dtype."""
+    """Check the fill value of pixels outside of a picture; return it as a number that keeps the pictures' dtype."""
     if dtype.kind not in "biu":
         return value
     number = finite(op, f"the value outside of pictures of {dtype}", value)

@@ -79,7 +79,7 @@ class Proposals:
         return self._step is not None and self._model is not None
 
     def _search(self, capacity: int) -> None:
-        """Send the browser a proposal for a capacity in bytes, or the reason why there is none."""
+        """Look for a way to run the step within ``capacity`` bytes; send the browser the way, or why there is none."""
         self._send({"type": "fit", "capacity": capacity, "state": "working"})
         try:
             answer = self._fitted(capacity)
