@@ -234,7 +234,10 @@ class _Transposed(Op):
         return self.op._tangent(tangents, plan.attributes, tensors, y)
 
     def _by_input(self, i: int, v: Any, plan: Any, *saved: Any) -> Any:
-        """Differentiate the user's vjp with respect to operand ``i``; None if the vjp does not depend on it."""
+        """Return the gradient of the user's vjp with respect to operand ``i``, given the cotangent v of its result.
+
+        None if the vjp does not depend on the operand.
+        """
         g, *tensors, y = saved[:-1]
         again = state.current().grad
         with state.use(grad=True):

@@ -85,7 +85,7 @@ def check_unwritten(node: Node) -> None:
 
 
 def shape_error(node: Node, position: int, got: Any) -> ValueError:
-    """Return the error for a gradient rule whose result ``got`` differs in shape or dtype from an argument."""
+    """Return the error for a gradient rule whose result ``got`` has not the spec of argument ``position``."""
     plan = node[PLAN]
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
     return ValueError(

@@ -47,7 +47,10 @@ Variable.walk_back = staticmethod(backward)  # imported by none of its methods, 
 
 
 def _accumulate(here: state.State, node: Node, cotangent: Any, retain_graph: bool, create_graph: bool) -> None:
-    """Run a backward pass in the state ``here``, and add the gradients of leaves to their ``.grad``."""
+    """Run a backward pass from ``node`` in the state ``here``, and add the gradients of leaves to their ``.grad``.
+
+    ``cotangent`` is the gradient of the node's result; the other arguments are those of `Variable.backward`.
+    """
     told = arrivals.Arrivals(node) if arrivals.listeners else None
     retain = retain_graph or create_graph
     if told is None and not retain and here.backend.defers:

@@ -72,6 +72,7 @@ def _pull_back(
     """Return the cotangents of ``inputs`` (made by `_place`), given those of ``outputs``: a vector-Jacobian product.
 
     Outputs that are None or not on the tape are ignored. The cotangent is None for an input without gradient.
+    ``create_graph`` and ``retain`` say whether the pass is itself recorded, and whether another pass may follow.
     """
     level = inputs[0]._level if inputs else None
     pairs = [(y, u) for y, u in zip(outputs, cotangents, strict=True) if y is not None and y._node is not None]

@@ -92,8 +92,9 @@ def drop_nothing(modules: Iterable[Any], kind: type) -> None:
 
 
 def resident(field: str = "VmRSS") -> int | None:
-    """Return how much memory this process uses now (VmRSS) or has used at most (VmHWM), in bytes; None without /proc.
+    """Return the bytes of memory that this process uses; None without /proc.
 
+    ``field`` is "VmRSS" for the present memory, or "VmHWM" for the most that the process has used so far.
     `getrusage` is not used because in a forked process it includes the parent's memory.
     """
     status = Path("/proc/self/status")

@@ -174,7 +174,7 @@ def stacked(samples: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
 
 
 def _stacked(column: tuple[Any, ...]) -> Tensor:
-    """Stack one entry of all samples."""
+    """Stack the items of a column, which are the same entry of each sample, along a new first axis."""
     first = column[0]
     if all(isinstance(item, np.ndarray) and item.dtype == first.dtype for item in column):
         _check_shapes(column)

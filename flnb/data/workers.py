@@ -38,7 +38,7 @@ class Threads:
         self.pool = ThreadPoolExecutor(count, "flnb-prefetch")
 
     def submit(self, dataset: Dataset, epoch: int, index: int) -> Future[Any]:
-        """Start to load an item; ``dataset`` already has the order of the epoch. Return a job for `collect`."""
+        """Start to load item ``index``; ``dataset`` already has the order of the epoch. Return a job for `collect`."""
         return self.pool.submit(contextvars.copy_context().run, dataset.__getitem__, index)
 
     def collect(self, job: Future[Any]) -> tuple[Any, ...]:
@@ -289,7 +289,10 @@ def _is_array(entry: Any) -> bool:
 
 
 def _attach(slot: int, name: str) -> SharedMemory:
-    """Open a block of shared memory in this process, or return it if it is open."""
+    """Open the block of shared memory called ``name`` in this process, or return it if it is open.
+
+    A block that was open for the number ``slot`` under another name is closed.
+    """
     from multiprocessing.shared_memory import SharedMemory
 
     block = _attached.get(slot)

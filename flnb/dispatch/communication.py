@@ -213,7 +213,7 @@ class Pending:
             self._give_up(str(error))
 
     def _wait_long(self, test: Callable[[], bool]) -> None:
-        """Poll until the operation has finished, and check the other ranks at intervals."""
+        """Call ``test`` until it returns that the operation has finished, and check the other ranks at intervals."""
         began = look = monotonic()
         timeout = self._communicator.timeout
         asked, pause = 0, 0.0

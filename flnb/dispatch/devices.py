@@ -77,7 +77,7 @@ class Driver(Protocol):
         """Create a non-blocking stream; returns its handle."""
 
     def event(self, timed: bool = False) -> int:
-        """Create a device event; returns its handle."""
+        """Create a device event, with a time if ``timed``; returns its handle."""
 
     def queue_event(self, event: int, stream: int) -> None:
         """Record a device event in a stream, without emitting telemetry."""
@@ -125,7 +125,10 @@ class Task:
         return self._watch.mine.emitted == self._emitted
 
     def launched_by(self, name: str, addresses: Sequence[Any] = ()) -> None:
-        """Emit one launch ``name`` by another library, unless launches were emitted one by one since the task began."""
+        """Emit one launch ``name`` by another library, unless launches were emitted one by one since the task began.
+
+        ``addresses`` are the device addresses of the arrays that the launch uses.
+        """
         if self.alone:
             self.launched(name, addresses=addresses)
         else:

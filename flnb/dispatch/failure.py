@@ -53,7 +53,10 @@ class _Called(NamedTuple):
 
 
 def failed_function(error: Exception, name: str, family: str, arguments: Iterable[Any]) -> None:
-    """Emit an error event for a public function, as if it were an op on the tensors among its arguments."""
+    """Emit an error event for a public function, as if it were an op on the tensors among its arguments.
+
+    ``family`` is the kind of this op, see `flnb.dispatch.table.Op`.
+    """
     tensors = tuple(_tensors(arguments))
     if not isinstance(error, Untraceable):
         _tell(error, _Called(name, family), tensors, None)

@@ -79,6 +79,7 @@ def _forget(entry: Any) -> None:
 def free_own(manager: MemoryManager, mine: Block | None = None, lane: Lane | None = None) -> None:
     """Free the blocks of ``manager`` that are in the queue; the caller holds the manager's lock. See `drain`.
 
+    An error of the manager's `free` becomes a warning, unless it is about the block ``mine``, which the caller frees.
     ``lane`` is this thread's buffer of events; if it is None, it is looked up.
     """
     ledger, order = manager.ledger, manager.device.order

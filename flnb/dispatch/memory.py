@@ -186,7 +186,8 @@ def array_in(
 ) -> np.ndarray[Any, Any]:
     """Allocate an uninitialised C-contiguous array of ``nbytes`` bytes in a separate block, aligned to 64 bytes.
 
-    The block, ``array.base.block``, is freed after the array and all its views were deleted.
+    The block, ``array.base.block``, is freed after the array and all its views were deleted. ``plan_code`` and
+    ``category`` are the numbers of the op's plan and of the memory category for the allocation's event.
     """
     if not manager.device.addressable:
         raise refuse_arrays(manager)

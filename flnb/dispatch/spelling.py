@@ -141,6 +141,8 @@ SIMILAR = 0.75
 def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
     """Return the error for a name that a module or class (``where``) lacks, with a suggestion of flnb's name.
 
+    Without a suggestion, a similar name among those in ``known`` is suggested.
+
     >>> unknown("module 'flnb'", "cat")
     AttributeError("module 'flnb' has no attribute 'cat'; in flnb: flnb.concat(tensors, axis=0)")
     """
@@ -197,7 +199,7 @@ _seen: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def warn_of_misspelt(cls: type, operators: Sequence[Any]) -> None:
-    """Warn once per class about methods that are probably misspelt and so never called."""
+    """Warn once per class of a backend about methods that are probably misspelt names of ops, and so never called."""
     if cls in _seen or cls.__module__.startswith("flnb_backends."):
         return
     _seen.add(cls)

@@ -40,7 +40,7 @@ class StackLane(Lane):
 
     @property
     def base(self) -> int:
-        """The number of the context that was last assigned to `context`, to which no call stack is added."""
+        """The number of the context that was last assigned to `context`, without a call stack."""
         return int(_context.__get__(self))
 
 

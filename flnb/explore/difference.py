@@ -83,7 +83,11 @@ def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: O
 def _composites_differ(
     call: CompositeCall, reference: TensorBackend, expected: Any, got: Any, tolerance: float
 ) -> Difference:
-    """Compare the results of a composite, or all gradients of its inputs, which are tuples of arrays."""
+    """Compare two results of a composite's call, or of its gradient; these are tuples of the inputs' gradients.
+
+    Where they differ by more than ``tolerance`` allows, the call runs again on ``reference`` in float64, which shows
+    the rounding error of ``expected``; 8 times this error is allowed, too.
+    """
     gradients = isinstance(expected, tuple)
     pairs = list(zip(expected, got, strict=True)) if gradients else [(np.asarray(expected), np.asarray(got))]
     precise: Any = None

@@ -130,7 +130,11 @@ def bisect(
 def _script(small: Minimised, step: ComparedOp, backends: list[Any], tolerance: float) -> str:
     """Return Python code that shows how the results of a call differ on two backends.
 
-    Each of ``backends`` is the class of a backend, or a backend's name as a Python literal.
+    Args:
+        small: the minimised call.
+        step: the call in the program, for a comment with its line.
+        backends: for each backend its class, or its name as a Python literal.
+        tolerance: the allowed error, for `compare_op`.
     """
     call = small.call
     names = [one if isinstance(one, str) else one.__name__ for one in backends]

@@ -80,8 +80,9 @@ class Lockstep(Observer):
     def whole(self, call: CompositeCall) -> bool:
         """Compare a composite, or its gradient, as programs run it; return whether all results agree.
 
-        It is compared where one of the two backends takes it whole. A backend that runs it op by op is left out if an
-        op already differed, or if the backend overrides an op of it: then the ops themselves show what differs.
+        The reference and another backend are compared if either runs the composite by a method of its own. If the
+        other backend runs it op by op, it is left out if an op already differed, or if it overrides one of these ops:
+        then the ops themselves show what differs.
         """
         with bus.uncounted():
             by_reference = call.taken(self.reference)
@@ -114,6 +115,7 @@ def lockstep(
 ) -> Any:  # fmt: skip
     """Call ``function()`` on the reference backend and compare each of its ops on the other backends.
 
+    Results differ if an error exceeds ``tolerance`` (`flnb.explore.difference.difference`).
     The session's random generator is seeded with ``seed`` first. After each backend has run an op once, all backends
     are timed in turn, ``rounds`` times, and ``report`` is called with each comparison. Returns the function's result.
     """

@@ -68,7 +68,10 @@ class Minimised:
 def minimise(
     call: OpCall, reference: TensorBackend, other: TensorBackend, tolerance: float, seconds: float = 15.0
 ) -> Minimised:
-    """Make a call on which two backends differ as small and simple as is possible in the given seconds."""
+    """Make a call as small and simple as is possible in the given seconds, while two backends still differ on it.
+
+    ``tolerance`` is the allowed error, see `flnb.explore.difference.difference`.
+    """
     now = Minimised(call, reference, other, tolerance, seconds)
     if not now.found:  # the difference does not show outside of the program
         return now

@@ -173,7 +173,8 @@ def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
 def _put(value: Value, method_of: Callable[[Op], Any], in_place: bool) -> Callable[..., Any]:
     """Return a function ``put(base, elements, out)`` that writes elements into a view of ``out``, a copy of ``base``.
 
-    If ``in_place`` is true, ``out`` has the memory of ``base``, and nothing is copied.
+    If ``in_place`` is true, ``out`` has the memory of ``base``, and nothing is copied. ``method_of`` returns the
+    backend's method for an op.
     """
     step, attributes = value.attributes
     copy, view = method_of(OPS["copy"]), method_of(step)

@@ -100,7 +100,10 @@ class Program:
         holders.add(self)
 
     def _add_sites(self, wanted: Sequence[Value], fuse: bool) -> None:
-        """Create a `Site` for every backend on which values are computed."""
+        """Create a `Site` for every backend on which the values ``wanted`` and their inputs are computed.
+
+        ``fuse`` says whether ops may be computed by loop nests.
+        """
         for backend in dict.fromkeys([x.place.backend for x in reachable(wanted) if x.op is not None]):
             if backend not in self.sites:
                 there = self.here.copy()
@@ -216,7 +219,7 @@ class Program:
             self._add_call(call, i)
 
     def _append(self, item: NestCall | Launch) -> None:
-        """Append machine code to the last segment of consecutive calls.
+        """Append a call of machine code, ``item``, to the last segment of consecutive calls.
 
         A new segment begins if the last one runs on another `Site`.
         """
@@ -229,7 +232,10 @@ class Program:
         return item.site if isinstance(item, Launch) else self.site(item.members[0])
 
     def _add_call(self, call: Call, group: int = -1) -> None:
-        """Append a call; arguments that are different arrays in each run are set at the beginning of the run."""
+        """Append a call; arguments that are different arrays in each run are set at the beginning of the run.
+
+        ``group`` is the number of the fusion group that the call computes, -1 for a copy.
+        """
         for i, value in enumerate(call.values):
             if value is not None:
                 if self._root(value) in self.moving:

@@ -84,7 +84,8 @@ class _Kept:
     def _is_early(self, value: Value, roots: list[Value]) -> bool:
         """Return whether a backward value is, or reads, a bool mask, and depends on forward values alone.
 
-        Such a value can be computed before the backward pass; then the mask, a byte per element, is stored.
+        Such a value can be computed before the backward pass; then the mask, a byte per element, is stored. ``roots``
+        are the values that own the memory of its inputs.
         """
         is_condition = value.spec.dtype.char == "?" or any(x.spec.dtype.char == "?" for x in value.inputs)
         return is_condition and bool(roots) and self._repeats(value) and self.late.isdisjoint(roots)
@@ -115,7 +116,7 @@ class _Kept:
                     self._limit_chain(value, found & self.whole)
 
     def _limit_chain(self, value: Value, sources: Collection[Value]) -> None:
-        """Note that ``value`` will be computed again from ``sources``, values of ``whole``.
+        """Store that ``value`` will be computed again from ``sources``, values of ``whole``.
 
         If this makes a chain of `LONGEST_CHAIN` recomputed values, the sources are added to ``pinned``: they are
         stored.

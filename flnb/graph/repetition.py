@@ -154,7 +154,7 @@ def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> t
 
 
 def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> tuple[str, tuple[Trace, Known] | None]:
-    """Compute values by a program if their trace has occurred before.
+    """Compute values by a program if their trace has occurred before; the arguments are those of `compute_alike`.
 
     Returns:
         The error text, "" without an error; and the trace with its history, if there is a program for it.
@@ -296,7 +296,10 @@ def _run_program(trace: Trace, found: Known) -> str:
 
 
 def _run(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Sequence[Any]:
-    """Run a program for the inputs of a trace; returns the arrays of the outputs. ``count`` is the number of values."""
+    """Run the program of a trace's history ``found`` for the trace's inputs; returns the arrays of the outputs.
+
+    ``count`` is the number of values in the trace, for telemetry; ``place`` is where they are computed.
+    """
     assert found.program is not None
     arrays = [x._data for i, x in enumerate(inputs) if i not in found.constants]
     with materializing() as computed:

@@ -110,7 +110,10 @@ def _compute(value: Value) -> None:
 
 
 def run(value: Value, tensors: tuple[Any, ...], family: str) -> Any:
-    """Run a value's op on ``tensors`` in place of its inputs; returns a tensor, or a tuple of several results."""
+    """Run a value's op on ``tensors`` in place of its inputs; returns a tensor, or a tuple of several results.
+
+    ``family`` is the family of the tensors' buffers.
+    """
     op: Any = value.op
     if op is PUT:
         step, attributes = value.attributes

@@ -60,7 +60,7 @@ def to_compute(asked: Sequence[Value]) -> list[Value]:
 
 
 def traced(values: list[Value], asked: Sequence[Value]) -> Trace | None:
-    """Return the trace of ``values``; None if no program can compute them."""
+    """Return the trace of ``values``, of which those in ``asked`` are wanted; None if no program can compute them."""
     position: dict[Value, int] = {}
     leaves: list[Value] = []
     rows: list[Any] = []

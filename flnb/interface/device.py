@@ -274,7 +274,7 @@ class Lease:
         bus.emit(kind, clock(), *words)
 
     def _rounded(self, call: str, nbytes: int) -> int:
-        """Round a positive number of bytes up to the device's granularity."""
+        """Round a positive number of bytes up to the device's granularity; ``call`` is the method to name in errors."""
         if nbytes <= 0:
             raise ValueError(f"{call}: got {nbytes} bytes, expected a positive number")
         return -(-nbytes // self.device.granularity) * self.device.granularity

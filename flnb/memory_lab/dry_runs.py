@@ -292,7 +292,10 @@ def _program(what: Any, steps: int, optimizer: Any, batch: int | None, scale: st
 
 
 def _train(recipe: Recipe, steps: int, optimizer: Callable[..., Any], batch: int | None, scale: str) -> None:
-    """Build a recipe's model and train it on one batch; ``optimizer`` is a function of the parameters."""
+    """Build a recipe's model of the size ``scale``, and do ``steps`` training steps on one batch.
+
+    ``optimizer`` is a function of the parameters; ``batch`` is the number of examples, None for the recipe's own.
+    """
     with bus.phase("other"):
         model = recipe.build(scale)
         examples = [ops.asarray(array) for array in recipe.batch(scale, size=batch)]

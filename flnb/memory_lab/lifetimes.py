@@ -249,7 +249,10 @@ class Step:
         return [call for span in found if (call := self._call(*span)) is not None]
 
     def _call(self, scope: str, since: float, until: float) -> Call | None:
-        """Return a module's call that lasted from ``since`` to ``until`` (s); None if no gradient flows through it."""
+        """Return the call, from ``since`` to ``until`` (s), of the module at the path ``scope``.
+
+        None if no gradient flows through the call.
+        """
         nodes = self.nodes
         first, last = (int(i) for i in np.searchsorted(nodes.t0, [since, until]))
         inside = nodes.between(first, last)

@@ -105,7 +105,7 @@ def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) ->
 def shortest(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> tuple[str, ...]:
     """Return the smallest set of modules whose offloading moves the same blocks.
 
-    An outer module replaces the modules inside it.
+    An outer module replaces the modules inside it. ``again`` has the calls of modules that are recomputed in backward.
     """
     found = tuple(dict.fromkeys(modules))
     rows = {one.row for one in moved(step, found, again)}

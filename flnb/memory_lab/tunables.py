@@ -176,7 +176,7 @@ def _values(hint: Any, default: Any, largest: int) -> tuple[tuple[Any, ...], boo
 
 
 def _sizes(default: Any, largest: int) -> tuple[Any, ...]:
-    """Return the sizes to try: powers of two, and the default, which comes first if it is None.
+    """Return the sizes to try: powers of two up to about ``largest`` bytes, and the default, first if it is None.
 
     The sizes are ints if the default is an int, otherwise texts such as "2MiB".
     """

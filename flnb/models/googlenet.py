@@ -117,7 +117,10 @@ def _halving() -> MaxPool2d:
 
 
 def _auxiliary(channels: int, extent: int, width: float, classes: int) -> Sequential:
-    """Return an auxiliary classifier (section 5): (N, channels, extent, extent) -> logits (N, classes)."""
+    """Return an auxiliary classifier (section 5): (N, channels, extent, extent) -> logits (N, classes).
+
+    ``width`` multiplies the numbers of channels and features of the paper.
+    """
     if extent < 5:
         raise ValueError(
             f"GoogLeNet: the auxiliary classifiers need 5 x 5 positions, the convolutions leave {extent} x {extent}; "

@@ -24,6 +24,8 @@ Draw = Callable[[np.random.Generator, int], Batch]
 def noise(shape: Sequence[int], classes: int, targets: Sequence[int] = ()) -> Draw:
     """Return a function that draws random batches: float32 inputs (N, *shape) and integer targets (N, *targets).
 
+    Targets are from 0 to ``classes`` - 1.
+
     >>> import numpy as np
     >>> [x.shape for x in noise((3, 8, 8), 10)(np.random.default_rng(0), 2)]
     [(2, 3, 8, 8), (2,)]

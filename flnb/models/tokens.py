@@ -16,7 +16,10 @@ __all__ = ["draw_weights", "expect_tokens", "next_tokens", "sequence_loss", "tok
 
 
 def next_tokens(vocabulary: int, length: int) -> Draw:
-    """Return a function that draws random tokens (N, length), int64, and as targets the tokens that follow them."""
+    """Return a function that draws random tokens (N, length), int64, and as targets the tokens that follow them.
+
+    Tokens are numbers from 0 to ``vocabulary`` - 1.
+    """
 
     def draw(generator: np.random.Generator, size: int) -> Batch:
         tokens = generator.integers(vocabulary, size=(size, length + 1))

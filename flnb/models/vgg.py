@@ -40,7 +40,10 @@ class VGG(Convolutional):
 
 
 def _stages(channels: int, depths: Sequence[int], widths: Sequence[int]) -> Iterator[Module]:
-    """Yield the convolutions, ReLUs and poolings for images with `channels`, in order."""
+    """Yield the convolutions, ReLUs and poolings for images with `channels`, in order.
+
+    Each stage has as many convolutions as ``depths`` says, with as many output channels as ``widths`` says.
+    """
     for depth, width in zip(depths, widths, strict=True):
         for _ in range(depth):
             yield Conv2d(channels, width, 3, padding=1)

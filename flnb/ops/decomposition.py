@@ -198,7 +198,7 @@ _WITHOUT = {"qr": "mode='reduced'", "svd": "full_matrices=False"}
 
 
 def _qr_shapes(m: int, n: int, mode: str) -> tuple[Shape, ...]:
-    """Return the shapes of Q and R for a matrix (m, n)."""
+    """Return the shapes of Q and R for a matrix (m, n); Q is square if ``mode`` is "complete"."""
     k = m if mode == "complete" else min(m, n)
     return (m, k), (k, n)
 
@@ -247,7 +247,7 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
 
 
 def _svd_shapes(m: int, n: int, full: bool) -> tuple[Shape, ...]:
-    """Return the shapes of U, S and Vh for a matrix (m, n)."""
+    """Return the shapes of U, S and Vh for a matrix (m, n); U and Vh are square if ``full``."""
     k = min(m, n)
     return (m, m if full else k), (k,), (n if full else k, n)
 

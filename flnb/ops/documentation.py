@@ -218,7 +218,10 @@ def documented(op: Op) -> Callable[..., Tensor]:
 
 
 def _docstring(op: Op, arguments: str, values: str, spec: str, first: str) -> str:
-    """Make the docstring of an elementwise op from its entry in the op table, its example and its first line."""
+    """Make the docstring of an elementwise op from its entry in the op table, its example and its first line.
+
+    The example is a call with ``arguments``, which returns a tensor that is printed with ``values`` and ``spec``.
+    """
     two = op.arity == 2
     shape, dtype = ("the shape to which x1 and x2 broadcast", "their common") if two else ("the shape of x", "its")
     return _TEXT.format(

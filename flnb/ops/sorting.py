@@ -43,6 +43,8 @@ def sort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool
 def argsort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Return the indices, int64, that sort the elements along ``axis``; with ``stable`` equal ones stay in order.
 
+    The order is ascending unless ``descending``.
+
     >>> import flnb
     >>> flnb.argsort([30, 10, 20])
     Tensor([1, 2, 0], int64[3], numpy)

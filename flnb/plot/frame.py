@@ -134,7 +134,10 @@ class Frame:
         return [values if values is not None else np.arange(len(other) if other is not None else 0)]
 
     def _total(self, trace: dict[str, Any], letter: str) -> Array:
-        """Return the total height of the stack of bars at each position where a trace has a bar."""
+        """Return the total height of the stack of bars at each position where a trace has a bar.
+
+        ``letter`` is the axis, "x" or "y", along which bars extend.
+        """
         where, sums = ("y" if letter == "x" else "x"), dict[str, float]()
         for one in self.traces:
             if one["type"] == "bar" and one.get(f"{where}axis") == trace.get(f"{where}axis"):

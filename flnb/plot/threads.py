@@ -126,7 +126,7 @@ def _draw(figure: Any, run: Recording, span: tuple[int, int], longest: int, firs
 
 
 def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the first and the last time to draw, in ns."""
+    """Return the first and the last time to draw, in ns: those of ``steps`` (first, last), or of the run for None."""
     op = run.table("op")
     if not len(op["t0"]):
         raise ValueError(f"flnb.plot.timeline: {run.name!r} has no ops; record some inside `with flnb.record()`")

@@ -77,7 +77,10 @@ class _Drawing:
         """For each node of the tape, the number of the first node of the box in which it is drawn."""
 
     def level(self, graph: Any, group: Group, depth: int) -> None:
-        """Draw the contents of an open module: its ops, and the modules in it, each as a box or as one node."""
+        """Draw the contents of an open module, ``group``: its ops, and the modules in it, each as a box or as one node.
+
+        ``depth`` is the number of modules around the contents that are drawn as boxes.
+        """
         items = self.levels.level(group).items
         self.drawn += len(items)
         for item in items:

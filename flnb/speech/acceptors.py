@@ -188,7 +188,10 @@ class _Words:
         return None if self.weights is None else self.weights[a][b]
 
     def _state(self, token: int, bonus: Any) -> int:
-        """Add a state and its arc to itself."""
+        """Add a state for ``token``, with an arc to itself, and return the state's number.
+
+        ``bonus`` is the score of the word that ends in the state; None if no word ends there.
+        """
         state = len(self.token)
         self.token.append(token)
         self.bonus.append(bonus)

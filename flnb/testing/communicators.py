@@ -54,7 +54,10 @@ def check_communicator(wrap: Wrap | None = None, ranks: tuple[int, ...] = (1, 2,
 
 
 def _results(wrap: Wrap | None) -> Iterator[Result]:
-    """Yield the results of all checks on this rank."""
+    """Yield the results of all checks on this rank.
+
+    ``wrap`` makes the communicator to check; None stands for the active communicator.
+    """
     chosen = wrap() if wrap is not None else distributed.current()
     with distributed.use_communicator(chosen):
         for title, rule in RULES.items():

@@ -171,7 +171,7 @@ class Trial:
         self.broken = ""
 
     def do(self, what: str, amount: int) -> None:
-        """Make the call that `Call` describes, unless it needs a block and none is live; update the live blocks."""
+        """Make a call with the fields of `Call`, unless it needs a block and none is live; update the live blocks."""
         if what == "alloc":
             self.alloc(amount)
         elif what == "release_cached":
@@ -232,7 +232,10 @@ class Trial:
 
 
 def _attempt(new: Callable[[], MemoryManager], biggest: int, title: str, calls: list[Call]) -> Trial:
-    """Make the calls on a new manager, apply the rule named ``title``, and return the trial with the result."""
+    """Make the calls on a new manager, apply the rule named ``title``, and return the trial with the result.
+
+    ``biggest`` is the largest request, in bytes, that a new manager can serve.
+    """
     trial = Trial(new(), biggest)
     try:
         for call in calls:
@@ -351,7 +354,7 @@ PAGES = (64, 512, 4096, 1 << 20, 2 << 20, 20 << 20)
 
 
 def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
-    """Draw a random sequence of calls; requests are at most half of ``biggest``, so that several fit."""
+    """Draw a random sequence of ``length`` calls; requests are at most half of ``biggest`` (bytes): several fit."""
     calls = []
     weights = {"alloc": 10, "free": 8, "user_lock": 1, "user_unlock": 1, "release_cached": 0.5}
     for what in draw.choices(tuple(weights), tuple(weights.values()), k=length):

@@ -41,5 +41,5 @@ def apart(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def direct(op: str, inputs: tuple[Array, ...], *attributes: Any, note: str = "") -> Sample:
-    """Make a sample of a primitive op that has no public function."""
+    """Make a sample of a primitive op that has no public function; ``note`` describes the sample in reports."""
     return Sample(op, lambda *tensors: dispatch.call(OPS[op], tensors, attributes), inputs, note)

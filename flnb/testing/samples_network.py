@@ -38,7 +38,7 @@ def network_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _convolutions(rng: np.random.Generator, rank: int, batch: int) -> Iterator[Sample]:
-    """Yield samples of convolutions over ``rank`` axes and of the ops that compute their gradients."""
+    """Yield samples of convolutions of ``batch`` images over ``rank`` axes, and of the ops for their gradients."""
     name, size, kernel, empty = f"conv{rank}d", SIZES[rank], KERNELS[rank], "" if batch else "empty "
     function = getattr(ops, name)
     x, w = apart(rng, batch, 3, *size), apart(rng, 2, 3, *kernel)

@@ -55,7 +55,10 @@ def finite(op: str, name: str, given: Any, least: float = -math.inf) -> float:
 
 
 def pair(op: str, name: str, given: Any, parts: str = "(rows, columns)", least: float = -math.inf) -> list[float]:
-    """Check that the argument ``name`` is two finite numbers, which ``parts`` describes, and return them."""
+    """Check that the argument ``name`` is two finite numbers of at least ``least``, and return them.
+
+    ``parts`` describes the two numbers in errors.
+    """
     try:
         both = list(given)
     except TypeError:

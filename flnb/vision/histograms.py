@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def _edges(op: str, x: Any, bins: int, bounds: Any) -> Matrix:
-    """Check the arguments of `histogram`, and return the edges of the bins: bins + 1 numbers."""
+    """Check the arguments of `histogram`, and return the edges of the bins: bins + 1 numbers.
+
+    ``bounds`` are the first and the last edge; None stands for those of the dtype of x.
+    """
     low, high = pair(op, "bounds", _bounds(x.dtype) if bounds is None else bounds, "(low, high)")
     if not whole(bins) or not low < high:
         raise ValueError(

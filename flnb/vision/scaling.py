@@ -102,7 +102,10 @@ BLOCK = 256
 
 
 def _smoothed(x: Any, axis: int, sigma: float, truncate: float, mode: str) -> Any:
-    """Smooth along one axis in blocks that share one matrix, so that memory grows only linearly with the size."""
+    """Smooth along one axis in blocks that share one matrix, so that memory grows only linearly with the size.
+
+    The other arguments are those of `gaussian_filter`.
+    """
     reach, n = int(truncate * sigma + 0.5), x.shape[axis]
     if not reach:
         return x

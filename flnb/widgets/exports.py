@@ -83,6 +83,8 @@ _PICTURES: dict[str, Callable[[Recording], Iterable[str]]] = {
 def _written(run: Recording, ending: str, beside: Recording | None) -> bytes:
     """Return the content of a file of a recording, in the format for which the file name's ``ending`` stands.
 
+    ``beside`` is a recording that an HTML page shows beside the other one; None for one recording alone.
+
     Raises:
         ValueError: the file is larger than `LARGEST`.
     """

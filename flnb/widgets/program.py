@@ -166,7 +166,15 @@ def _context(program: Program, value: Value) -> tuple[str, str]:
 def _launch(
     program: Program, launch: Launch, names: dict[Value | None, str], loops: str, ns: float | None
 ) -> dict[str, Any]:
-    """Return the JSON description of a launch, which runs a fused kernel or calls a method of the backend."""
+    """Return the JSON description of a launch, which runs a fused kernel or calls a method of the backend.
+
+    Args:
+        program: the program.
+        launch: the launch.
+        names: names of values that exist before the program runs.
+        loops: the text of the kernel's loops; "" for a call of a method.
+        ns: the time that the launch took, None if it was not recorded.
+    """
     context = launch.event[1]
     phase = _context(program, launch.members[0])[1] if launch.members else schema.PHASES[context.phase]
     parts = []

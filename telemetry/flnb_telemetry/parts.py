@@ -135,8 +135,9 @@ class UsedParts:
             self._exchange(t, lane, everywhere, parts, count)
 
     def _exchange(self, t: int, lane: int, everywhere: bool, parts: Parts, ran: int) -> None:
-        """Store that parts changed at the time ``t``, after ``ran`` ops had begun.
+        """Store that a thread, or all threads if `everywhere`, changed to other parts at the time ``t``.
 
+        At that time ``ran`` ops had begun.
         Consecutive changes of the same thread, between which no op ran, are joined into one.
         """
         where = None if everywhere else lane

@@ -219,8 +219,9 @@ def _clock(own: tuple[int, int] | None, view: View, of_base: tuple[int, int] | N
 
 
 def _from_calls(view: View, base: View) -> tuple[int, int] | None:
-    """Return a clock offset and the bound of its error, ns, derived from the calls of two ranks.
+    """Return the ns to add to a rank's times to obtain times on the clock of the rank `base`, and the largest error.
 
+    Both are derived from the calls that the two ranks have in common.
     With this offset no rank finishes a call before the other has made it. Return None without common calls.
     """
     ours, theirs = (_ended(one) for one in (view, base))

@@ -303,7 +303,10 @@ def _others_end(board: Board) -> bool:
 
 
 def _finalize(process: int) -> None:
-    """End MPI at exit, unless a rank has failed (MPI would wait forever) or this is a forked child."""
+    """End MPI at exit, unless a rank has failed (MPI would wait forever) or this is a forked child.
+
+    ``process`` is the id of the process that began to use MPI; a forked child has another id.
+    """
     if os.getpid() != process:
         return
     failed = any(board.row(board.rank).state in (FAILED, GAVE_UP) for board in _boards)

@@ -96,7 +96,11 @@ class SideBySide(Generator):
 
     @contextmanager
     def _over_lanes(self, places: Sequence[str], brief: bool = True) -> Iterator[Sequence[str]]:
-        """Emit a loop over the lanes of a block around the ``with`` block; yields the arrays' addresses at a lane."""
+        """Emit a loop over the lanes of a block, whose body is the code emitted in the ``with`` block.
+
+        Yields the arrays' addresses at a lane; ``places`` has those at the first lane. A ``brief`` loop takes little
+        time, so it is not unrolled.
+        """
         with self.code.loop("0", self.count, parallel=True, brief=brief) as self.index:
             yield self._at(places, self.lane, self.index)
 
@@ -141,7 +145,10 @@ class SideBySide(Generator):
         return super()._operand(j, values)
 
     def _write_pass(self, each: Pass, places: Sequence[str]) -> None:
-        """Emit a pass over the inner space for a block of lanes; the loop over the lanes is innermost."""
+        """Emit the pass ``each`` over the inner space for a block of lanes; the loop over the lanes is innermost.
+
+        ``places`` has the arrays' addresses where the loops begin.
+        """
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         summed = [j for j in each.reductions if j in self.summed]
         number, here = "0", places
@@ -168,7 +175,7 @@ class SideBySide(Generator):
         self._write(each, values, places, number)
 
     def _flush_lanes(self, summed: Sequence[int]) -> None:
-        """Emit the addition of each lane's partial sums to its totals."""
+        """Emit the addition of each lane's partial sums to its totals, for the reductions (steps) ``summed``."""
         with self._over_lanes(self.bases):
             for j in summed:
                 self._flush(j, self.index)

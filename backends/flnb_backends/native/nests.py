@@ -73,7 +73,7 @@ def kernel(nest: Nest) -> Kernel:
 
 
 def divided(found: Kernel, nest: Nest, threads: int) -> Kernel:
-    """Return a nest's kernel with as many parts as threads, or with fewer if the nest would be computed too quickly."""
+    """Return the kernel ``found``, divided into as many parts as threads, or fewer if the nest takes little time."""
     work = math.prod((*nest.outer, *nest.inner, len(nest.steps)))
     parts = max(1, min(threads, found.extent, work // LEAST_WORK))
     return found._replace(parts=parts, scratch=parts * found.scratch)

@@ -38,7 +38,8 @@ def channels_last(shape: Shape) -> Shape:
 def regular(shape: Shape, strides: Shape, itemsize: int = 4) -> Shape | None:
     """Convert strides from bytes to elements; returns None unless they are positive and elements do not overlap.
 
-    The stride of an axis of extent 1 has no meaning; it is replaced by the stride in a C-contiguous array.
+    The stride of an axis of extent 1 has no meaning; it is replaced by the stride in a C-contiguous array. ``itemsize``
+    is the bytes of an element.
     """
     if any(n > 1 and s % itemsize for n, s in zip(shape, strides, strict=True)):
         return None
@@ -249,7 +250,10 @@ class Prepared:
         return inside
 
     def _call(self, what: str, made: Any, arguments: list[tuple[int, Any]]) -> Call:
-        """Create a primitive from a descriptor, ``made``, with arguments: pairs of a number and a memory object."""
+        """Create a primitive from its descriptor ``made``, and a call of it; ``what`` describes the call in errors.
+
+        ``arguments`` are pairs of oneDNN's number of an argument and a memory object.
+        """
         dnn = self.dnn
         pad = dnn.lib.dnnl_primitive_desc_query_md(made, EXEC_ARG_MD, SCRATCHPAD)
         if pad != dnn.ffi.NULL and dnn.lib.dnnl_memory_desc_get_size(pad):

@@ -20,6 +20,8 @@ CALLS, SHORT = 3, 1e-4
 def time_once(ways: Mapping[str, Callable[[], object]], threads: int = 1) -> dict[str, float]:
     """Call each alternative a few times; return the shortest time of each in seconds, the fastest first.
 
+    ``ways`` has the alternatives by name; each is a function without arguments.
+
     If the alternatives use one thread (``threads`` is 1), this thread's CPU time is measured, which does not depend on
     other programs; otherwise elapsed time is measured.
     """

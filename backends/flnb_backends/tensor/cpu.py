@@ -191,7 +191,10 @@ class CpuBackend(Composites, Kernels):
         self, op: str, by_numpy: Callable[..., Array], inputs: tuple[Array, ...], attributes: tuple[Any, ...],
         out: Array | None,
     ) -> Array:  # fmt: skip
-        """Compute an op by the fastest implementation for its shapes, measured at the first call with them."""
+        """Compute an op by the fastest implementation for its shapes, measured at the first call with them.
+
+        ``by_numpy`` is the NumPy backend's method for the op.
+        """
         for x in inputs:
             if (x.dtype is not FLOAT and x.dtype != FLOAT) or not x.size:
                 return by_numpy(self, *inputs, *attributes, out)

@@ -57,7 +57,10 @@ def _tangent(constants: list[Array], x: Array, result: Array, value: Array, squa
 
 
 def normal_distribution(x: Array, out: Array, scratch: Array) -> None:
-    """Write the cumulative normal distribution of x, (1 + erf(x / sqrt(2))) / 2, to ``out``; float32 or float64."""
+    """Write the cumulative normal distribution of x, (1 + erf(x / sqrt(2))) / 2, to ``out``; float32 or float64.
+
+    ``scratch`` is an array like x, which is overwritten.
+    """
     half, one = (HALF, ONE) if x.dtype == np.float32 else (0.5, 1.0)
     if x.dtype == np.float32:
         _tangent(NORMAL, x, out, out, scratch)

@@ -82,7 +82,10 @@ def _task(run: Recording, row: int) -> tuple[str, dict[str, Any]]:
 
 
 def _events_and_waits(run: Recording, process: int, us: Callable[[int], str]) -> Iterator[str]:
-    """Yield the host's calls about stream events: as slices if the host waited, otherwise as instants."""
+    """Yield the host's calls about stream events: as slices if the host waited, otherwise as instants.
+
+    `process` is the id of the host's process in the trace; `us` converts ns to the trace's text for a time.
+    """
     found = run.devices
     names = ("t", "seq", "event", "awaited", "device", "stream")
     for t, seq, event, awaited, device, stream in schema.tuples(found.event, *names):

@@ -207,7 +207,7 @@ class _Events(NamedTuple):
 
 
 def _events(block: Columns, segment: Columns, stack: Ints) -> _Events:
-    """Return the events of all blocks and segments.
+    """Return the events of all blocks and segments; `stack` has the number of each block's call stack.
 
     At equal times, ends precede beginnings, and frees precede the end of their segment. If a block begins and ends at
     the same time, its end follows its beginning.

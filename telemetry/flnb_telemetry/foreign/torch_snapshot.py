@@ -214,6 +214,7 @@ def _times(events: te.Events, exact: bool) -> Ints:
 def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Columns:
     """Return one row for each block: its times of allocation ("t"), request to free ("dropped") and free ("end").
 
+    `final` has the blocks that are live at the end; `start` is the beginning of the recording (ns).
     At each address, the events from an allocation to the next free belong to one block. If the allocation is missing,
     the block is assumed to begin at the end of the previous block, or at the beginning of the recording.
     """
@@ -252,7 +253,10 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
 
 
 def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
-    """Complete the table of blocks from the final state, which has real sizes, and blocks without any event."""
+    """Complete the table of blocks from the final state, which has real sizes, and blocks without any event.
+
+    Blocks without an event begin at `start` (ns), the beginning of the recording.
+    """
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
     older = []

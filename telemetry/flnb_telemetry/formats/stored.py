@@ -336,7 +336,10 @@ OLDER = {"name", "place", "estimated"}
 
 
 def _groups(file: IO[bytes], empty: schema.Columns, count: int) -> Iterator[schema.Columns]:
-    """Yield the columns of each row group of a Parquet file."""
+    """Yield the columns of each row group of a Parquet file.
+
+    `empty` is a table without rows that has the expected columns; `count` is the number of rows in the manifest.
+    """
     found = inspected(file, empty, count)
     names = [name for name in empty if name in found.schema_arrow.names]
     for i in range(found.metadata.num_row_groups):

@@ -143,7 +143,10 @@ def arrays(born: Records, freed: Records, came: Records, went: Records, start: i
 
 
 def _points(blocks: Records, segments: Records, since: int, start: int) -> Arrays:
-    """Return allocated and reserved bytes since a time (ns), at no more than `POINTS` moments, the peak included."""
+    """Return allocated and reserved bytes since a time (ns), at no more than `POINTS` moments, the peak included.
+
+    `start` is the beginning of the run (ns), from which the moments are counted in seconds.
+    """
     held, reserved = (
         {"t": rows[:, T], "end": rows[:, END], "size": rows[:, SIZE], "requested": rows[:, REQUESTED]}
         for rows in (blocks, segments)

@@ -206,7 +206,10 @@ class LiveTimeline:
         }  # fmt: skip
 
     def _window(self, key: Key, t0: int, t1: int, resolution: int, now: int) -> Bars:
-        """Return the bars of a row between two times (ns); the bars of open scopes end at the time `now`."""
+        """Return the bars of a row between two times (ns), merged where they are shorter than `resolution` (ns).
+
+        The bars of open scopes end at the time `now`.
+        """
         bars = self.rows.rows[key].window(t0, t1, resolution)
         if KINDS[key.kind] == "scope":
             more = [bar for other, bar in self.rows.ongoing(key.lane, now) if other == key and bar[T0, 0] < t1]

@@ -48,7 +48,7 @@ class ByCategory(Caching):
         self.pools = (self.small, self.large, *apart_pools)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return the smallest free piece that is large enough in the segments for the hint's category."""
+        """Return a block in the smallest free piece that is large enough, in the segments for the hint's category."""
         if hint is None or hint.category not in self.apart:
             return super().alloc(nbytes)
         size = (nbytes + 511) & -512 or MIN_BLOCK

@@ -302,7 +302,8 @@ _noting = Lock()
 def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], result: Any) -> None:
     """Emit one launch event for all kernels that CuPy has launched for the op ``name``; none if the result is a view.
 
-    If an op also launches flnb's own kernels, CuPy's launches in it are not recorded.
+    If an op also launches flnb's own kernels, CuPy's launches in it are not recorded. ``task`` was begun before the op;
+    ``arguments`` and ``result`` are those of the op's method.
     """
     given = [x for x in arguments if isinstance(x, cp.ndarray)]
     made = [x for x in (result if isinstance(result, (tuple, list)) else (result,)) if isinstance(x, cp.ndarray)]
@@ -318,7 +319,7 @@ def report_launch(task: devices.Task, name: str, arguments: tuple[Any, ...], res
 
 
 def note_uses(stream: int, arguments: tuple[Any, ...]) -> None:
-    """Note in the memory blocks of an op's arguments that a stream uses them; arguments may be nested in lists."""
+    """Store in the memory blocks of an op's arguments that a stream uses them; arguments may be nested lists."""
     for x in arguments:
         if isinstance(x, cp.ndarray):
             block = block_of(x)

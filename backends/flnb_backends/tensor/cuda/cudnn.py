@@ -28,7 +28,10 @@ NUMBERS = 1, 2, 3
 
 
 def cudnn_of(gpu: Gpu, tf32: bool) -> Cudnn | None:
-    """Return the `Cudnn` of a device; None if the device is emulated, or cuDNN or its frontend is not installed."""
+    """Return the `Cudnn` of a device; None if the device is emulated, or cuDNN or its frontend is not installed.
+
+    ``tf32`` is the setting of `Cudnn`.
+    """
     if gpu.driver.emulated is not None:
         return None
     try:
@@ -89,7 +92,8 @@ class Cudnn:
     def _plan(self, handle: Any, kind: str, char: str, *signature: Extents) -> Any:
         """Build a convolution's graph and the plan that cuDNN's heuristics recommend; None if there is none.
 
-        ``char`` is the dtype's character; ``signature`` is the shapes of a, b and y, the stride, padding and dilation.
+        ``handle`` is the thread's cuDNN handle, ``kind`` that of `convolve`, ``char`` the dtype's character.
+        ``signature`` consists of the shapes of a, b and y, the stride, padding and dilation.
         """
         module = self._module
         try:

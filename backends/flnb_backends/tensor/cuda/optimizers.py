@@ -33,7 +33,8 @@ class OptimizerSteps(CudaBuffers):
     ) -> None:  # fmt: skip
         """Launch the kernel ``name`` on contiguous buffers, and copy results back to buffers that are not contiguous.
 
-        ``written`` is the parameter followed by its state. The kernel takes ``slots`` state buffers, null if missing.
+        ``written`` is the parameter followed by its state. The kernel takes ``slots`` state buffers, null if missing,
+        then the coefficients ``numbers`` and the ``flags``.
         """
         arrays = [self.contiguous(x) for x in written]
         given = [*arrays, *[0] * (1 + slots - len(arrays))]

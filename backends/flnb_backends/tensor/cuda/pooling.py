@@ -19,7 +19,10 @@ _WINDOWS = np.dtype([(name, np.int64, 3) for name in ("size", "kernel", "stride"
 def windows(
     size: Extents, kernel: Extents, stride: Extents, padding: Extents | None = None, dilation: Extents | None = None
 ) -> tuple[Any, Extents]:
-    """Return the struct that describes the windows to kernels, and the number of windows along each spatial axis."""
+    """Return the struct that describes the windows to kernels, and the number of windows along each spatial axis.
+
+    ``size`` has the spatial extents of the images.
+    """
     padding, dilation = padding or (0,) * len(size), dilation or (1,) * len(size)
     sides = zip(size, kernel, stride, padding, dilation, strict=True)
     fit = tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
