@@ -19,7 +19,7 @@ from flnb.memory_lab.packing import pack
 from flnb.memory_lab.replay_table import Replay
 from flnb.memory_lab.replaying import play
 from flnb.memory_lab.tunables import as_text
-from flnb.plot import INK, MANAGERS, MIB, TEMPLATE, crests
+from flnb.plot.figures import INK, MANAGERS, MIB, TEMPLATE, crests
 from flnb.plot.svg import svg
 from flnb.widgets.newest import Newest
 from flnb.widgets.pictures import Pictured

@@ -339,15 +339,6 @@ export interface Frame { head: FrameHead; columns: Record<string, Column>; bytes
 
 export type ToKernel = TapeRequest | TimelineRequest | CodeRequest | StackRequest | FitRequest | ExportRequest | { type: "ack"; seq: number; tab?: string } | { type: "resync" } | { type: "hello"; protocol: number };
 
-export class ProtocolError extends Error {
-  override readonly name = "ProtocolError";
-}
-
-const constructors = {
-  f64: Float64Array, f32: Float32Array, i32: Int32Array, u32: Uint32Array, u8: Uint8Array,
-} as const;
-
-/** Whether a custom message is a frame; other messages on the channel are not ours to judge. */
 /** A row of a comparison: op, scope; of A and of B calls, ns, bytes; FLOPs and bytes moved in B, share of B's time, what changed. */
 export type ComparedRow = readonly [string, string, number, number, number, number, number, number, number, number, number, string];
 /** Two recordings aligned by scope and op, in numbers of one step (or run). Peaks: FLOP/s, and bytes/s of memory. */
@@ -361,6 +352,7 @@ export function isComparison(content: unknown): content is ComparedRuns {
 /** The test whether a custom message is of a type. */
 export const ofType = <T>(type: string) => (content: unknown): content is T => (content as { type?: unknown } | null | undefined)?.type === type;
 
+/** Whether a custom message is a frame; other messages on the channel are not ours to judge. */
 export const isFrame = ofType<FrameHead>("frame");
 /** Answers to a `StackRequest`, a `FitRequest`, a `TimelineRequest`, a `TapeRequest`. */
 export const isStackAnswer = ofType<StackAnswer>("stack");
@@ -369,50 +361,3 @@ export const isTimelineMessage = ofType<TimelineMessage>("timeline");
 export const isTapeAnswer = ofType<TapeAnswer>("tape");
 /** The answer to a `TapeRequest` for the tape of a step. */
 export const isStepTapeAnswer = (content: unknown): content is StepTapeAnswer => isTapeAnswer(content) && "at" in content;
-
-/**
- * Decode one message into typed columns without copying, where the buffer's alignment allows.
- * Throws ProtocolError when version, types or bounds are not what version 1 promises.
- */
-export function decodeFrame(head: FrameHead, buffers: readonly (DataView | ArrayBuffer | Uint8Array)[]): Frame {
-  if (head.protocol !== PROTOCOL) {
-    throw new ProtocolError(
-      `the kernel speaks frame protocol ${head.protocol}, this dashboard ${PROTOCOL}; restart the kernel and reload the page`);
-  }
-  const [columns, bytes] = decodeColumns(head.arrays, buffers, `frame ${head.seq}`);
-  return { head, columns, bytes };
-}
-
-/** The columns of a message by name, and the bytes of its buffer; `what` names the message in errors. */
-export function decodeColumns(arrays: FrameHead["arrays"], buffers: readonly (DataView | ArrayBuffer | Uint8Array)[], what: string): [Record<string, Column>, number] {
-  const names = Object.keys(arrays);
-  const source = buffers[0];
-  let data: ArrayBufferLike = new ArrayBuffer(0);
-  let base = 0;
-  let length = 0;
-  if (source instanceof ArrayBuffer) {
-    data = source;
-    length = source.byteLength;
-  } else if (source) {
-    data = source.buffer;
-    base = source.byteOffset;
-    length = source.byteLength;
-  }
-  if (base % 8 !== 0) {
-    data = data.slice(base, base + length);
-    base = 0;
-  }
-  const columns: Record<string, Column> = {};
-  for (const name of names) {
-    const [type, offset, count] = arrays[name]!;
-    const constructor = constructors[type];
-    if (!constructor) throw new ProtocolError(`${what}: column ${name} has unknown type ${String(type)}`);
-    const end = offset + count * constructor.BYTES_PER_ELEMENT;
-    if (offset < 0 || count < 0 || end > length || offset % 8 !== 0) {
-      throw new ProtocolError(
-        `${what}: column ${name} spans bytes ${offset} to ${end} of a buffer of ${length} (aligned to 8)`);
-    }
-    columns[name] = new constructor(data as ArrayBuffer, base + offset, count);
-  }
-  return [columns, length];
-}

@@ -18,10 +18,8 @@ import { type Metric, NormHistory, takeMetrics } from "./norms.ts";
 import { takeKernels, takeSections } from "./sections.ts";
 import { withAnswer } from "./tape/answers.ts";
 import type { ThreadsModel } from "./threads/model.ts";
-import {
-  decodeColumns, decodeFrame, isFrame, isProposal, isStackAnswer, isStepTapeAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Moment, type Plan,
-  type RunInfo, type StepTapeAnswer, type Tape, type TapeAnswer, type TimelineMessage, type TimelinePart, type ToKernel,
-} from "./protocol.ts";
+import { decodeColumns, decodeFrame } from "./decoding.ts";
+import { isFrame, isProposal, isStackAnswer, isStepTapeAnswer, isTapeAnswer, isTimelineMessage, PROTOCOL, type Context, type Counters, type Frame, type KernelInfo, type Moment, type Plan, type RunInfo, type StepTapeAnswer, type Tape, type TapeAnswer, type TimelineMessage, type TimelinePart, type ToKernel } from "./protocol.ts";
 
 export type Steps = Columns<"index" | "t0" | "t1">;
 export type { Range } from "./attention.ts";

@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
 import { pack } from "../src/dev/packing.ts";
 import { Simulation } from "../src/dev/simulate.ts";
-import { decodeFrame, isFrame, ProtocolError, type FrameHead } from "../src/protocol.ts";
+import { decodeFrame, ProtocolError } from "../src/decoding.ts";
+import { isFrame, type FrameHead } from "../src/protocol.ts";
 
 const head = (arrays: FrameHead["arrays"]): FrameHead => ({ ...new Simulation().frame().content, arrays });
 

@@ -4,7 +4,7 @@ import { Lifetimes } from "../src/lifetimes.ts";
 import { MemoryLog } from "../src/memorylog.ts";
 import { Overview } from "../src/overview.ts";
 import { SegmentTable } from "../src/memory/model.ts";
-import { decodeFrame } from "../src/protocol.ts";
+import { decodeFrame } from "../src/decoding.ts";
 import { baseOp, inScope, selectionOfBlock, selectsBlock, selectsNode } from "../src/selection.ts";
 import { Store } from "../src/store.ts";
 

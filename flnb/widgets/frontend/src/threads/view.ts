@@ -246,9 +246,7 @@ class ThreadsView implements View {
     if (!range) return;
     const to = range.to ?? (store.cursor ?? range.from / 1e3) * 1e3;
     const [x0, x1] = [frame.scale.x(Math.min(range.from, to)), frame.scale.x(Math.max(range.from, to))];
-    frame.clipped(() => {
-      fillBox(frame.c, theme.colours.range, x0, frame.top, Math.max(1, x1 - x0), frame.height);
-    }, frame.top, frame.height);
+    frame.clipped(() => fillBox(frame.c, theme.colours.range, x0, frame.top, Math.max(1, x1 - x0), frame.height), frame.top, frame.height);
     const said = durationText(Math.abs(to - range.from) * 1e6);
     if (x1 - x0 > theme.measure(said, theme.ui(11, 600)) + 8) label(frame.c, said, (x0 + x1) / 2, frame.top + 8, theme.colours.ink, theme.ui(11, 600), "center");
   }

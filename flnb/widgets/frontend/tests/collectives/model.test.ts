@@ -6,7 +6,7 @@ import { callRows, rankLanes, topmost } from "../../src/collectives/lanes.ts";
 import { CollectivesModel, sectionColumns } from "../../src/collectives/model.ts";
 import { callTable } from "../../src/collectives/tables.ts";
 import { RankSimulation, type RankOptions } from "../../src/dev/ranks.ts";
-import { decodeFrame } from "../../src/protocol.ts";
+import { decodeFrame } from "../../src/decoding.ts";
 import type { Theme } from "../../src/theme.ts";
 
 function model(options: RankOptions = {}, ms = 1200): CollectivesModel {

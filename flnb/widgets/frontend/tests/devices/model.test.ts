@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { deviceColumns, DevicesModel, memoryAt } from "../../src/devices/model.ts";
-import { decodeFrame } from "../../src/protocol.ts";
+import { decodeFrame } from "../../src/decoding.ts";
 import { DeviceSimulation } from "../../src/dev/devices.ts";
 
 function model(emulated = false): DevicesModel {
