@@ -14,6 +14,7 @@ from flnb_telemetry.analysis.roofline import Peaks
 
 import flnb
 from flnb import plot
+from flnb.plot import figures
 from tests.plotted import jitted, op, plotted
 
 
@@ -42,9 +43,9 @@ def test_figures_are_transparent_and_grey_so_that_both_themes_show_them(run: Any
     for figure in (own, anyones):
         layout = figure.layout.template.layout
         assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
-        assert layout.font.color == layout.annotationdefaults.arrowcolor == plot.INK
+        assert layout.font.color == layout.annotationdefaults.arrowcolor == figures.INK
         assert layout.xaxis.automargin, "or long labels are cut"
-        assert layout.xaxis.gridcolor == layout.yaxis.gridcolor == plot.AXIS["gridcolor"]
+        assert layout.xaxis.gridcolor == layout.yaxis.gridcolor == figures.AXIS["gridcolor"]
 
 
 def test_long_op_times_are_in_seconds() -> None:
@@ -272,7 +273,7 @@ def test_a_replay_is_curves_over_calls_and_bars_of_the_headline() -> None:
 
 
 def test_a_long_replay_keeps_its_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plot, "POINTS", 4)
+    monkeypatch.setattr(figures, "POINTS", 4)
     sizes = [1 << 20] * 9 + [64 << 20]
     trace = flnb.memory.Trace.of_calls([sign * k for k in range(1, 11) for sign in (1, -1)], sizes)
     live = plot.replay(flnb.memory.replay(trace, ["native"])).data[0]

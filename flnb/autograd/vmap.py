@@ -10,11 +10,12 @@ from flnb_telemetry.withblock import holding
 
 from flnb.autograd.batched import Batched, Vmap, unbatch
 from flnb.autograd.tree import leaves, rebuild, spread
+from flnb.dispatch.arguments import axes_of
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.state import vmaps
 from flnb.ops.creation import asarray
 from flnb.ops.movement import moveaxis
-from flnb.tensor import Tensor, axes_of
+from flnb.tensor import Tensor
 
 __all__ = ["vmap"]
 

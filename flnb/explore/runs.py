@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import Recording, load_run, quantity, tables
@@ -17,11 +16,12 @@ from flnb_telemetry.analysis import roofline
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text, safe_text
 
+from flnb.explore.work import Work, in_steps, step_durations, total, works_of
+
 if TYPE_CHECKING:
     from flnb_telemetry.analysis.roofline import Peaks
-    from numpy.typing import NDArray
 
-__all__ = ["ComparedRow", "RunComparison", "Work", "compare_runs"]
+__all__ = ["ComparedRow", "RunComparison", "compare_runs"]
 
 SHOWN = 20
 TITLES = (
@@ -46,34 +46,6 @@ UNLIMITED = 1 << 16
 """The number of characters in a line if the output is not a terminal."""
 measured_peaks = cache(roofline.measured)
 """The function that measures the machine's highest FLOP/s and bytes/s, once in a process."""
-
-
-class Work(NamedTuple):
-    """The work of one op in one scope (module path) of a run, per step: calls, ns, result bytes, FLOPs, bytes moved.
-
-    ``typical`` is the time of a call, in ns, in which single slow calls do not count: the median, taken for each shape
-    and averaged over the calls. ``spread`` is the distance between its quartiles: changes below it are noise.
-
-    FLOPs are estimated from the shapes. ``traffic`` is the number of bytes that must be moved at least
-    (`roofline.traffic`). Both are zero for ops without FLOPs, many of which are views.
-    """
-
-    calls: float = 0.0
-    time: float = 0.0
-    bytes: float = 0.0
-    flops: float = 0.0
-    traffic: float = 0.0
-    typical: float = 0.0
-    spread: float = 0.0
-
-    @property
-    def one(self) -> float:
-        """Return the time of a call in ns: the typical one, or the mean where that is not known."""
-        return self.typical or self.per_call(self.time)
-
-    def per_call(self, number: float) -> float:
-        """Return ``number``, a sum over all calls, divided by the number of calls."""
-        return number / self.calls
 
 
 @dataclass(frozen=True)
@@ -268,7 +240,7 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
     if not least >= 1:
         raise ValueError(f"flnb.compare_runs: got least={least!r}; expected a ratio of 1 or more")
     runs = [_recording(run) for run in (a, b)]
-    spans = [_outermost(run) for run in runs]
+    spans = [step_durations(run) for run in runs]
     steps = [len(found) for found in spans]
     per = "step" if all(steps) else "run"
     counts = steps if all(steps) else [1, 1]
@@ -276,8 +248,8 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
         float(found.sum()) / 1e9 / count if per == "step" else run.seconds
         for run, found, count in zip(runs, spans, counts, strict=True)
     ]
-    within = [_in_steps(run) if per == "step" else np.ones(len(run.table("op")["t0"]), np.bool_) for run in runs]
-    works = [_works(run, chosen, count) for run, chosen, count in zip(runs, within, counts, strict=True)]
+    within = [in_steps(run) if per == "step" else np.ones(len(run.table("op")["t0"]), np.bool_) for run in runs]
+    works = [works_of(run, chosen, count) for run, chosen, count in zip(runs, within, counts, strict=True)]
     repeats = _repeats(*works) if per == "run" else 1.0
     whole = max(seconds[1] * 1e9, sum(work.time for work in works[1].values()), 1.0)  # threads may add up to more
     rows = []
@@ -286,7 +258,7 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
         rows.append(ComparedRow(op, scope, before, after, after.time / whole, least, repeats))
     rows.sort(key=lambda row: (-abs(row.difference), row.op, row.scope))
     names = (runs[0].name, runs[1].name)
-    before, after = (_total(_works(run, ~chosen, 1)) for run, chosen in zip(runs, within, strict=True))
+    before, after = (total(works_of(run, ~chosen, 1)) for run, chosen in zip(runs, within, strict=True))
     found = before.calls or after.calls
     outside = ComparedRow("outside steps", "whole run", before, after, 0.0, least) if found else None
     return RunComparison(names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks(), outside, repeats)
@@ -329,69 +301,6 @@ def _recording(run: Any) -> Recording:
             f"flnb.compare_runs: expected two recordings (flnb.record) or paths of saved ones, got {type(run).__name__}"
         )
     return found
-
-
-def _outermost(run: Recording) -> NDArray[np.int64]:
-    """Return the durations (ns) of the steps of a run that are not inside another step of the same thread."""
-    step = run.table("step")
-    spans = []
-    for lane in np.unique(step["lane"]):
-        t0, t1 = (step[name][step["lane"] == lane] for name in ("t0", "t1"))
-        order = np.lexsort((-t1, t0))
-        t0, t1 = t0[order], t1[order]
-        spans.append((t1 - t0)[np.r_[True, t1[1:] > np.maximum.accumulate(t1)[:-1]]])
-    return np.concatenate(spans) if spans else np.empty(0, np.int64)
-
-
-def _in_steps(run: Recording) -> Any:
-    """Return a boolean for each op of a run: whether it begins during a step, no matter on which thread."""
-    step, t = run.table("step"), run.table("op")["t0"]
-    order = np.argsort(step["t0"], kind="stable")
-    ends = np.maximum.accumulate(step["t1"][order])  # steps may lie within each other
-    last = np.searchsorted(step["t0"][order], t, "right") - 1
-    return (last >= 0) & (t < ends[last])
-
-
-def _total(works: dict[tuple[str, str], Work]) -> Work:
-    """Return the sum of the work of several ops; its spread is infinite, so that no time counts as changed.
-
-    Most of these ops are called once, so their spread is unknown.
-    """
-    total = Work(*map(sum, zip(Work(), *works.values(), strict=True)))
-    return total._replace(typical=0.0, spread=math.inf)
-
-
-def _works(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Work]:
-    """Return the work of the chosen ops of a run by (op, scope), divided by the number of steps."""
-    table, catalog = run.table("op"), run.catalog
-    ops = {name: table[name][chosen] for name in ("plan", "context", "node", "t0", "t1")}
-    if not len(ops["plan"]):
-        return {}
-    plans, strings = catalog.plans.items, catalog.strings.items
-    scope, _, _ = catalog.places(ops["context"], ops["node"])
-    codes, member = np.unique((ops["plan"].astype(np.int64) << 32) | scope, return_inverse=True)
-    groups: dict[tuple[str, str], int] = {}
-    each = [(plans[code >> 32], strings[code & 0xFFFFFFFF]) for code in codes.tolist()]
-    group = np.array([groups.setdefault((plan.op, place), len(groups)) for plan, place in each])[member]
-    moved = [roofline.traffic(plan) if plan.flops and plan.dtype in roofline.FLOATS else 0 for plan, _ in each]
-    sizes = np.array([[plan.nbytes, plan.flops, nbytes] for (plan, _), nbytes in zip(each, moved, strict=True)], float)
-    spent = (ops["t1"] - ops["t0"]).astype(np.float64)
-    counts = np.bincount(group)
-    sums = [counts, np.bincount(group, spent), *(np.bincount(group, column[member]) for column in sizes.T)]
-    calls = [np.bincount(group, column[member]) / counts for column in _typical(spent, member)]
-    rows = zip(*(column / steps for column in sums), *calls, strict=True)
-    return {key: Work(*map(float, row)) for key, row in zip(groups, rows, strict=True)}
-
-
-def _typical(spent: NDArray[np.float64], member: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return for each group of calls the median of their times, and the distance between the quartiles.
-
-    ``member`` has the number of each call's group. For fewer than three calls, half the median is returned as distance.
-    """
-    parts = np.split(spent[np.argsort(member, kind="stable")], np.cumsum(np.bincount(member))[:-1])
-    low, middle, high = np.array([np.percentile(part, (25, 50, 75)) for part in parts]).T
-    few = np.array([len(part) < 3 for part in parts])
-    return np.stack([middle, np.where(few, middle / 2, high - low)])
 
 
 def _calls(number: float) -> str:

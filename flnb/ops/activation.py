@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flnb.dispatch.arguments import axis_of
 from flnb.dispatch.brief import brief
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.composite import Body, Composite, sigmoid
 from flnb.ops.creation import asarray
 from flnb.ops.movement import reshape
-from flnb.tensor import ArrayLike, Tensor, axis_of
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
 
 ONE_OVER_ROOT_TWO = 0.5**0.5
 ONE_OVER_ROOT_TWO_PI = (2.0 * math.pi) ** -0.5

@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from flnb.dispatch.arguments import axis_of
 from flnb.dispatch.brief import brief
 from flnb.dispatch.plan import size_of, spec_of
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray
 from flnb.ops.indexing import take
 from flnb.ops.movement import along_axis, broadcast_to, concat, expand_dims, flatten, matrices, moveaxis, reshape
-from flnb.tensor import ArrayLike, DTypeLike, Tensor, axis_of
+from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 
 def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:

@@ -10,15 +10,18 @@ overrides an op that a composite consists of, such as ``add``, the body runs ins
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import state
+from flnb.dispatch.arguments import axis_of
 from flnb.dispatch.table import Op, not_inferred
 from flnb.ops import elementwise as e
 from flnb.ops import reduction as r
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import result_type
-from flnb.tensor import ArrayLike, Tensor, axis_of
+
+if TYPE_CHECKING:
+    from flnb.tensor import ArrayLike, Tensor
 
 Body = tuple[Any, tuple[Any, ...]]
 """The result of a composite's body, and the intermediate values that its backward function reads."""

@@ -10,12 +10,13 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.arguments import check_device
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import common_dtype, complex_dtype, default_dtype, dtype_of
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import Op
-from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
+from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 
 def _no_rule(op: Op, *_: Any) -> Any:

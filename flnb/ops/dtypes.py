@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flnb.dispatch.arguments import check_device
 from flnb.dispatch.dtypes import DTYPES, KINDS, common_dtype, complex_dtype, default_dtype, dtype_of, is_float
 from flnb.dispatch.state import current
-from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
+from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 __all__ = ["VERSIONS", "Info", "can_cast", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
 

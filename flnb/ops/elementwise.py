@@ -17,12 +17,13 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
+from flnb.dispatch.arguments import check_device
 from flnb.dispatch.dtypes import dtype_of, is_float, real_dtype
 from flnb.dispatch.plan import Spec
 from flnb.dispatch.table import Op, Pull, describe, shaped
 from flnb.ops.creation import asarray, refuse_complex, zeros_like
 from flnb.ops.documentation import documented
-from flnb.tensor import ArrayLike, DTypeLike, Tensor, check_device
+from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 BOOL = np.dtype(bool)
 HALF = np.dtype(np.float16)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.arguments import axes_of
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float, real_dtype
 from flnb.dispatch.table import Op, Pull, shaped
@@ -22,7 +23,6 @@ from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import arange, asarray
 from flnb.ops.movement import concat, pad
-from flnb.tensor import axes_of
 
 if TYPE_CHECKING:
     from flnb.tensor import ArrayLike, DTypeLike, Tensor

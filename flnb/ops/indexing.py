@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.arguments import axis_of
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.table import Op, Pull, shaped
 from flnb.ops.creation import arange, asarray
 from flnb.ops.elementwise import assign
 from flnb.ops.movement import along_axis, broadcast_to, reshape
-from flnb.tensor import ArrayLike, Tensor, axis_of
+from flnb.tensor import ArrayLike, Tensor
 
 MOST = 66  # operands of an indexing op: the tensor, values, and an index for each of NumPy's 64 dimensions
 TRUTHS = (("truth", True), ("truth", False))

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.arguments import axes_of, axis_of
 from flnb.dispatch.brief import brief
 from flnb.dispatch.failure import refused
 from flnb.dispatch.plan import size_of
 from flnb.dispatch.table import Op, Pull, describe, shaped
 from flnb.ops import elementwise as e
 from flnb.ops.creation import asarray, ones_like, single
-from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
+from flnb.tensor import ArrayLike, Tensor
 
 _reshape = Op(
     "reshape", "movement", shaped(lambda _, shape: shape), writes_out=False,

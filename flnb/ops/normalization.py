@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing, state
+from flnb.dispatch.arguments import axes_of
 from flnb.dispatch.brief import brief
 from flnb.dispatch.table import Update
 from flnb.ops import elementwise as e
@@ -20,7 +21,7 @@ from flnb.ops.creation import asarray
 from flnb.ops.decomposition import svdvals
 from flnb.ops.inverse import relative_tolerance
 from flnb.ops.movement import expand_dims, matrices, reshape
-from flnb.tensor import ArrayLike, Tensor, axes_of
+from flnb.tensor import ArrayLike, Tensor
 
 INFINITY = math.inf
 

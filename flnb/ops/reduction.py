@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.arguments import axes_of, axis_of
 from flnb.dispatch.autocast import cast_target
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float
@@ -19,7 +20,7 @@ from flnb.dispatch.table import Op, Pull, named
 from flnb.ops import elementwise as e
 from flnb.ops.creation import arange, asarray, eye, full
 from flnb.ops.movement import broadcast_to, concat, expand_dims, flatten, flip, moveaxis, pad, permute_dims, reshape
-from flnb.tensor import ArrayLike, DTypeLike, Tensor, axes_of, axis_of
+from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 INTEGER = np.dtype(np.int64)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
+from flnb.dispatch.arguments import axes_of, axis_of
 from flnb.dispatch.brief import brief
 from flnb.dispatch.table import Op, Pull, describe, shaped
 from flnb.ops import elementwise as e
@@ -15,7 +16,7 @@ from flnb.ops import reduction as r
 from flnb.ops.creation import asarray, ones
 from flnb.ops.indexing import integers, take, take_along_axis, take_at
 from flnb.ops.movement import concat, flatten, reshape, squeeze
-from flnb.tensor import ArrayLike, Tensor, axes_of, axis_of
+from flnb.tensor import ArrayLike, Tensor
 
 
 def _pull_sort(g: Any, plan: Any, x: Any, y: Any) -> Any:

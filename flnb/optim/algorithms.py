@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flnb import ops
 from flnb.dispatch.table import Update
+from flnb.optim.decaying import Decaying, check_below_one, plus_decay, subtract_scaled, update_average
 from flnb.optim.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -18,40 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["NAG", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "AMSgrad", "Novograd", "RMSProp"]
 
 
-class _Decaying(Optimizer):
-    """Base class of optimizers with weight decay: `update` applies the decay, then calls `descend`."""
-
-    decoupled = False
-    """Whether decay multiplies the data by 1 - lr * weight_decay; else it adds weight_decay * data to the gradient."""
-    _works = 1
-    """How many work tensors of ``scratch`` `descend` gets; the last one has the gradient with weight decay added."""
-
-    def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
-        if self.weight_decay:
-            shrink, decay, *_ = self.current(data)
-            if self.decoupled:
-                ops.multiply(data, shrink, out=data)
-            else:
-                gradient = _plus_decay(gradient, data, decay, scratch[self._works - 1])
-        self.descend(data, gradient, state, *scratch[: self._works])
-
-    def decays(self) -> tuple[float, float]:
-        """Return two numbers (a, b): weight decay sets data = a * data, and adds b * data to the gradient."""
-        return (1.0 - self.lr * self.weight_decay, 0.0) if self.decoupled else (1.0, self.weight_decay)
-
-    def coefficients(self) -> tuple[float, ...]:
-        """Return the two numbers of `decays`, and the learning rate."""
-        return *self.decays(), self.lr
-
-    def descend(self, *arguments: Any) -> None:
-        """Write the new value of one parameter into ``data``; weight decay has already been applied.
-
-        The arguments are those of `update`, with each work tensor as a separate argument.
-        """
-        raise NotImplementedError(f"flnb: {type(self).__name__} defines no descend(data, gradient, state, work)")
-
-
-class SGD(_Decaying):
+class SGD(Decaying):
     """Stochastic gradient descent with momentum.
 
     ``data -= lr * v``, where ``v = momentum * v + gradient (+ weight_decay * data)``. With ``nesterov``, the step is
@@ -92,11 +60,11 @@ class SGD(_Decaying):
             ops.multiply(velocity, momentum, out=velocity)
             ops.add(velocity, gradient, out=velocity)
             if self.nesterov:
-                _subtract(data, gradient, rate, work)
-                _subtract(data, velocity, rate * momentum, work)
+                subtract_scaled(data, gradient, rate, work)
+                subtract_scaled(data, velocity, rate * momentum, work)
                 return
             gradient = velocity
-        _subtract(data, gradient, rate, work)
+        subtract_scaled(data, gradient, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
         """Return the two numbers of `decays`, learning rate, momentum, and 1.0 for Nesterov's momentum or else 0.0."""
@@ -134,7 +102,7 @@ class NAG(SGD):
         super().__init__(parameters, lr, momentum, weight_decay, nesterov=True)
 
 
-class Adam(_Decaying):
+class Adam(Decaying):
     """Gradient descent with the average gradient, divided by the root of the average squared gradient.
 
     ``data -= lr * m / (sqrt(v) + eps)``, where m and v are the bias-corrected exponential averages of the gradient
@@ -158,7 +126,7 @@ class Adam(_Decaying):
         eps: float = 1e-8, weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
-        _below_one(self, "betas", *betas)
+        check_below_one(self, "betas", *betas)
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor) -> None:
         """Update both averages, and subtract their quotient from the data."""
@@ -173,7 +141,7 @@ class Adam(_Decaying):
         *_, eps, rate = self.current(data)
         ops.add(ops.sqrt(self.scale(state), out=work), eps, out=work)
         ops.divide(mean, work, out=work)
-        _subtract(data, work, rate, work)
+        subtract_scaled(data, work, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
         """Return the numbers of `decays`, beta1, beta2, and eps and the learning rate, both with bias correction."""
@@ -240,7 +208,7 @@ class AMSgrad(Adam):
         return largest
 
 
-class RMSProp(_Decaying):
+class RMSProp(Decaying):
     """Gradient descent with the gradient divided by the root of its average square.
 
     ``data -= lr * gradient / (sqrt(s) + eps)``, where s is the exponential average of gradient^2 (factor alpha), or the
@@ -266,14 +234,14 @@ class RMSProp(_Decaying):
         super().__init__(
             parameters, lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum, centered=centered
         )
-        _below_one(self, "alpha", alpha)
+        check_below_one(self, "alpha", alpha)
         self.slots = ("square", *(["mean"] if centered else []), *(["momentum"] if momentum else []))
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor, _: Tensor) -> None:
-        _average(state["square"], self.alpha, ops.square(gradient, out=work), work)
+        update_average(state["square"], self.alpha, ops.square(gradient, out=work), work)
         scale = state["square"]
         if self.centered:
-            _average(state["mean"], self.alpha, gradient, work)
+            update_average(state["mean"], self.alpha, gradient, work)
             ops.square(state["mean"], out=work)
             scale = ops.subtract(scale, work, out=work)
         ops.add(ops.sqrt(scale, out=work), self.eps, out=work)
@@ -282,10 +250,10 @@ class RMSProp(_Decaying):
             velocity = state["momentum"]
             ops.multiply(velocity, self.momentum, out=velocity)
             step = ops.add(velocity, step, out=velocity)
-        _subtract(data, step, self.current(data)[-1], work)
+        subtract_scaled(data, step, self.current(data)[-1], work)
 
 
-class Adadelta(_Decaying):
+class Adadelta(Decaying):
     """Gradient descent whose step size adapts to earlier steps, so that no learning rate has to be tuned.
 
     ``data -= lr * d`` with ``d = sqrt(t + eps) / sqrt(s + eps) * gradient``, where s and t are the exponential averages
@@ -308,20 +276,20 @@ class Adadelta(_Decaying):
         weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr, rho=rho, eps=eps, weight_decay=weight_decay)
-        _below_one(self, "rho", rho)
+        check_below_one(self, "rho", rho)
 
     def descend(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], work: Tensor, step: Tensor) -> None:
         square, moved = state["square"], state["moved"]
-        _average(square, self.rho, ops.square(gradient, out=work), work)
+        update_average(square, self.rho, ops.square(gradient, out=work), work)
         ops.sqrt(ops.add(square, self.eps, out=work), out=work)
         ops.divide(gradient, work, out=step)
         ops.sqrt(ops.add(moved, self.eps, out=work), out=work)
         ops.multiply(step, work, out=step)
-        _average(moved, self.rho, ops.square(step, out=work), work)
-        _subtract(data, step, self.current(data)[-1], work)
+        update_average(moved, self.rho, ops.square(step, out=work), work)
+        subtract_scaled(data, step, self.current(data)[-1], work)
 
 
-class Adagrad(_Decaying):
+class Adagrad(Decaying):
     """Gradient descent with the gradient divided by the root of the sum of its squares in all updates.
 
     ``data -= lr / (1 + (n - 1) * lr_decay) * gradient / (sqrt(s) + eps)`` in update n, where s is the sum of
@@ -351,7 +319,7 @@ class Adagrad(_Decaying):
         ops.add(square, ops.square(gradient, out=work), out=square)
         ops.add(ops.sqrt(square, out=work), self.eps, out=work)
         ops.divide(gradient, work, out=work)
-        _subtract(data, work, self.current(data)[-1], work)
+        subtract_scaled(data, work, self.current(data)[-1], work)
 
     def coefficients(self) -> tuple[float, ...]:
         return *self.decays(), self.lr / (1.0 + (self.count - 1) * self.lr_decay)
@@ -382,7 +350,7 @@ class Novograd(Optimizer):
         eps: float = 1e-8, weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(parameters, lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
-        _below_one(self, "betas", *betas)
+        check_below_one(self, "betas", *betas)
 
     def update(self, data: Tensor, gradient: Tensor, state: dict[str, Tensor], scratch: Sequence[Tensor]) -> None:
         (work, other), mean, square = scratch, state["mean"], state["square"]
@@ -392,33 +360,7 @@ class Novograd(Optimizer):
         ops.assign(square, now)
         step = ops.divide(gradient, ops.sqrt(square) + self.eps, out=work)
         if self.weight_decay:
-            step = _plus_decay(step, data, self.weight_decay, other)
+            step = plus_decay(step, data, self.weight_decay, other)
         ops.multiply(mean, self.beta1, out=mean)
         ops.add(mean, step, out=mean)
-        _subtract(data, mean, self.current(data)[-1], work)
-
-
-def _plus_decay(gradient: Tensor, data: Tensor, decay: float, out: Tensor) -> Tensor:
-    """Write gradient + decay * data into ``out``, which must not be the gradient itself, and return ``out``."""
-    ops.multiply(data, decay, out=out)
-    return ops.add(out, gradient, out=out)
-
-
-def _average(average: Tensor, keep: float, value: Tensor, work: Tensor) -> None:
-    """Set average = keep * average + (1 - keep) * value, in place; `work` is overwritten."""
-    ops.multiply(average, keep, out=average)
-    ops.multiply(value, 1.0 - keep, out=work)
-    ops.add(average, work, out=average)
-
-
-def _subtract(data: Tensor, step: Tensor, rate: float, work: Tensor) -> None:
-    """Set data -= rate * step, in place; `work` is overwritten."""
-    ops.multiply(step, rate, out=work)
-    ops.subtract(data, work, out=data)
-
-
-def _below_one(optimizer: Optimizer, setting: str, *values: float) -> None:
-    """Raise a ValueError that names the optimizer and the setting unless all values are below 1."""
-    if not max(values) < 1.0:
-        got = values if len(values) > 1 else values[0]
-        raise ValueError(f"flnb: {type(optimizer).__name__}: {setting} must be below 1, got {got}")
+        subtract_scaled(data, mean, self.current(data)[-1], work)

@@ -9,7 +9,7 @@ from flnb_telemetry import palette, schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text
 
-from flnb import plot
+from flnb.plot import figures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,7 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
     if not runs:
         raise ValueError("flnb.plot.modes: got no recordings; expected a dict from a name to a recording")
     figure = require("plotly.subplots", "lab", "drawing a figure").make_subplots(
-        rows=len(runs), cols=1, subplot_titles=[html_text(name, plot.LONGEST) for name in runs]
+        rows=len(runs), cols=1, subplot_titles=[html_text(name, figures.LONGEST) for name in runs]
     )
     shown: set[str] = set()
     for row, (name, run) in enumerate(runs.items(), start=1):
@@ -58,7 +58,7 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
     figure.update_yaxes(range=[-0.6, 1.6], tickvals=[RUNS, CALLS], ticktext=["runs", "calls"], showgrid=False)
     figure.update_xaxes(title={"text": "ms", "standoff": 2}, rangemode="tozero")
     figure.update_layout(
-        template=plot.TEMPLATE, title="When the work happens", height=150 + 135 * len(runs), barmode="overlay",
+        template=figures.TEMPLATE, title="When the work happens", height=150 + 135 * len(runs), barmode="overlay",
         legend={"orientation": "h", "y": -0.5 / (len(runs) + 1)}, margin={"l": 64, "r": 24, "t": 84, "b": 48},
     )  # fmt: skip
     return figure
@@ -88,7 +88,7 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
     called = run.table("record")["t0"]
     if not len(called):  # ops run when they are called; a program is one call
         called = scope["t"][:1] if len(run.table("kernel")["t0"]) else op["t0"][alone]
-    ink = {"color": plot.INK}
+    ink = {"color": figures.INK}
 
     def ms(t: Any) -> Any:
         return (np.asarray(t) - origin) / MS
@@ -111,7 +111,7 @@ def _row(name: str, run: Recording, asked: str) -> list[Any]:
                 )
             )
     for t0, t1 in schema.tuples(run.table("compile"), "t0", "t1"):
-        hatch = {"color": "rgba(127,127,127,0.25)", "line": ink, "pattern": {"shape": "/", "fgcolor": plot.INK}}
+        hatch = {"color": "rgba(127,127,127,0.25)", "line": ink, "pattern": {"shape": "/", "fgcolor": figures.INK}}
         made.append(_bars(go, ms([t0]), ms([t1]), "compile", hatch))
     made.append(marks(called, CALLS, "line-ns", "call or record", line=ink | {"width": 1.5}))
     blocks = run.table("alloc")["t"]
@@ -135,7 +135,7 @@ def _bars(go: Any, t0: Any, t1: Any, name: str, marker: Any, plans: Any = (), ro
         plans: plans, which have the names of ops.
         rows: for each bar, the index of its plan in ``plans``.
     """
-    texts = [html_text(plans[i].op, plot.LONGEST) for i in rows]
+    texts = [html_text(plans[i].op, figures.LONGEST) for i in rows]
     height = HIGH if name != "compile" else 0.5 * HIGH
     return go.Bar(
         base=t0, x=t1 - t0, y=[RUNS if name != "compile" else CALLS] * len(t0), orientation="h", width=height,

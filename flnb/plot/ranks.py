@@ -10,7 +10,7 @@ from flnb_telemetry import palette, quantity
 from flnb_telemetry.analysis.collectives import collectives as joined
 from flnb_telemetry.safe_text import html_text
 
-from flnb import plot
+from flnb.plot import figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) ->
     calls = joined(run)
     many = len(calls.ranks) > MANY
     name = next(iter(run.values())).name if isinstance(run, Mapping) else run.name
-    figure = plot._figure(f"Collective calls of {name}", "step" if many else "time, ms", "rank")
+    figure = figures.blank_figure(f"Collective calls of {name}", "step" if many else "time, ms", "rank")
     figure.update_yaxes(rangemode="normal", autorange="reversed", zeroline=False)
     chosen = _chosen(calls, steps)
     if many:
@@ -169,5 +169,5 @@ def _say(figure: Any, calls: Collectives, chosen: Ints) -> None:
     worst = max(known, key=lambda call: (int(calls.lost[call]), -call))
     reason = calls.reasons[worst]
     where = f" (step {calls.step[worst]})" if calls.step[worst] >= 0 else ""
-    subtitle = {"text": html_text(reason.text, 2 * plot.LONGEST) + where}
+    subtitle = {"text": html_text(reason.text, 2 * figures.LONGEST) + where}
     figure.update_layout(title={"subtitle": subtitle}, margin={"t": 76})

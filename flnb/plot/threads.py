@@ -11,7 +11,7 @@ from flnb_telemetry.live.bars import COUNT, LONGEST, PAIR, SHIFT, T0, T1
 from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
 from flnb_telemetry.safe_text import html_text
 
-from flnb import plot
+from flnb.plot import figures
 
 if TYPE_CHECKING:
     from flnb_telemetry.live.bars import Bars
@@ -61,7 +61,7 @@ def timeline(run: Recording, other: Recording | None = None, *, steps: tuple[int
     spans = [_span(one, steps) for one in runs]
     longest = max(end - begin for begin, end in spans)
     names = [run.name] if other is None else [f"A: {run.name}", f"B: {other.name}"]
-    figure = plot._figure(f"Timeline of {' and '.join(names)}", "time, ms", "")
+    figure = figures.blank_figure(f"Timeline of {' and '.join(names)}", "time, ms", "")
     places, labels, end = list[int](), list[str](), 0
     for one, span, name in zip(runs, spans, names, strict=True):
         titles = _draw(figure, one, span, longest, end)
@@ -114,7 +114,7 @@ def _draw(figure: Any, run: Recording, span: tuple[int, int], longest: int, firs
     for t0, t1, index in schema.tuples(run.table("step"), "t0", "t1", "index"):
         if begin <= t0 < end and (t1 - t0) * PIXELS > 40 * longest:
             x = (t0 - begin) / MS
-            line = {"color": plot.INK, "width": 1, "dash": "dot"}
+            line = {"color": figures.INK, "width": 1, "dash": "dot"}
             figure.add_shape(type="line", x0=x, x1=x, y0=first - 0.5, y1=first + len(keys) - 0.5, line=line)
             place = (t0 - begin) / longest
             if last + LABEL <= place <= 1 - LABEL:  # of steps of several ranks, or short ones, not all labels have room
@@ -164,16 +164,16 @@ def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], 
             name, family = f"{kind} {what}", kind
         else:
             name, family = catalog.plans.items[what].op, catalog.plans.items[what].family
-        text = f"{html_text(name, plot.LONGEST)} {quantity.duration(spent)}"
+        text = f"{html_text(name, figures.LONGEST)} {quantity.duration(spent)}"
         if count > 1:
             text = (
                 f"{quantity.count(count)} in {quantity.duration(spent)}<br>"
-                f"the longest: {html_text(name, plot.LONGEST)} {quantity.duration(longest)}"
+                f"the longest: {html_text(name, figures.LONGEST)} {quantity.duration(longest)}"
             )
         elif kind not in GREYS and context.scope:
-            text += f"<br>{html_text(context.scope, plot.LONGEST)}"
+            text += f"<br>{html_text(context.scope, figures.LONGEST)}"
         colours.append(family)
-        names.append(html_text(name.split(".")[-1], plot.LONGEST) if count == 1 else "")
+        names.append(html_text(name.split(".")[-1], figures.LONGEST) if count == 1 else "")
         texts.append(text)
     return colours, names, texts
 

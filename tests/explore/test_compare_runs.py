@@ -10,7 +10,8 @@ import pytest
 from flnb_telemetry.analysis.roofline import Peaks
 
 import flnb
-from flnb.explore.runs import ComparedRow, Work
+from flnb.explore.runs import ComparedRow
+from flnb.explore.work import Work
 
 if TYPE_CHECKING:
     from pathlib import Path

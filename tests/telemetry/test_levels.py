@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import intern
+from flnb_telemetry.analysis.folding import folds
 from flnb_telemetry.analysis.graph import FINE, ORIGIN, SPREAD, Gradients, Graph
-from flnb_telemetry.analysis.levels import WIDEST, Group, Levels, folds
+from flnb_telemetry.analysis.levels import WIDEST, Group, Levels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -18,11 +18,12 @@ from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import joined
 from flnb_telemetry.live import collectives as livecollectives
+from flnb_telemetry.live.history import History
 from flnb_telemetry.live.memory import ASKED, END, NODE, OFFSET, WIDTH, arrays
 from flnb_telemetry.live.tape import LiveTape
 from flnb_telemetry.live.threads import TABLES
 from flnb_telemetry.live.timeline import LiveTimeline
-from flnb_telemetry.live.view import FOLD_AT, TOLD, Live
+from flnb_telemetry.live.view import FOLD_AT, Live
 from flnb_telemetry.parts import Parts, UsedParts, use
 from flnb_telemetry.tally import Tally
 
@@ -58,8 +59,9 @@ class LiveRecording(Live):
         drops = run.table("dropped")
         if len(drops["t"]):
             self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
-        self._past |= {name: schema.rows(schema.KINDS[name], run.table(name)) for name in TOLD}
-        self._history_rows, self.tallies["scope"] = math.inf, Tally()
+        self.history = History(self, math.inf)
+        self.history.load(run)
+        self.tallies["scope"] = Tally()
         tables = {kind: run.table(kind) for kind in (*TABLES, "collective_begin")}
         op = tables["op"]
         scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)
@@ -88,6 +90,7 @@ class LiveRecording(Live):
         The first frame, which has everything but the memory, is yielded before the memory is analysed.
         """
         self._told.clear()
+        self.history.sent.clear()
         counters = self._counters(self.end or 0, False)
         about, columns = livecollectives.finished(self.recording.joined or self.recording, self.start, self.end or 0)
         if len(self.recording.table("launch")["t0"]) or len(self.recording.table("copy")["t0"]):
@@ -99,7 +102,7 @@ class LiveRecording(Live):
             about, columns = about | programs, columns | more
         timeline, more = self.timeline.news(self, True)
         about, columns = about | timeline, columns | more
-        content, buffer = self._content(True, 1, self._tables() | self._history() | columns, counters)
+        content, buffer = self._content(True, 1, self._tables() | self.history.news() | columns, counters)
         if self._tape is not None:
             content["tape"] = self._tape.whole(self._tape_levels(self._tape))
         yield content | about | {"part": [0, 1]}, buffer

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb_telemetry import schema
-from flnb_telemetry.live.bars import BLOCK, COUNT, LONGEST, NODE, NUMBER, PAIR, SHIFT, T0, T1
+from flnb_telemetry.live.bars import COUNT, LONGEST, NUMBER, PAIR, SHIFT, T0, T1
+from flnb_telemetry.live.queries import EventQueries
 from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
 from flnb_telemetry.safe_text import safe_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from flnb_telemetry.live.bars import Bars, Row
+    from flnb_telemetry.live.bars import Bars
     from flnb_telemetry.run import Run
-    from flnb_telemetry.schema import Columns, Ints
+    from flnb_telemetry.schema import Columns
 
     Arrays = dict[str, NDArray[Any]]
 
@@ -40,7 +41,6 @@ those whose events are the oldest."""
 STEPS = 8
 PIXELS = 16384
 """The largest width of a requested window, in pixels."""
-RELATED = 16
 NONE = np.empty(0, np.int64)
 EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, "collective_begin")}
 EVERY, WHOLE_EVERY = 40_000_000, 1_000_000_000
@@ -57,6 +57,7 @@ class LiveTimeline:
 
     def __init__(self, run: Run, most: int | None = MOST) -> None:
         self.run, self.rows = run, Timeline(run.catalog, most)
+        self.queries = EventQueries(run, self.rows)
         self._threads = THREADS if most else None
         self.first = self.last = 0
         self.steps = np.empty((2, 0), np.int64)
@@ -182,7 +183,7 @@ class LiveTimeline:
                 bars = self._window(key, t0, t1, resolution, now)
                 parts.append((number, bars))
                 count += bars.shape[1]
-            piece = {"t0": self._ms(t0), "t1": self._ms(t1), "pixel": resolution / 1e6, "count": count}
+            piece = {"t0": self.queries.ms(t0), "t1": self.queries.ms(t1), "pixel": resolution / 1e6, "count": count}
             pieces.append(piece | {"name": name})
         bars = np.concatenate([np.empty((6, 0), np.int64), *(bars for _, bars in parts)], axis=1)
         known = self.run.threads()
@@ -196,11 +197,11 @@ class LiveTimeline:
                 }
                 for key in keys
             ],
-            "pieces": pieces, "t0": self._ms(self.first), "t1": self._ms(min(now, self.run.end or now)),
+            "pieces": pieces, "t0": self.queries.ms(self.first), "t1": self.queries.ms(min(now, self.run.end or now)),
         }  # fmt: skip
         what, context = bars[PAIR] & (1 << SHIFT) - 1, bars[PAIR] >> SHIFT
         return about, {
-            "row": rows.astype(np.uint32), "t0": self._ms(bars[T0]), "t1": self._ms(bars[T1]),
+            "row": rows.astype(np.uint32), "t0": self.queries.ms(bars[T0]), "t1": self.queries.ms(bars[T1]),
             "what": what.astype(np.uint32), "context": context.astype(np.uint32),
             "count": bars[COUNT].astype(np.uint32), "number": bars[NUMBER], "longest": bars[LONGEST] / 1e6,
         }  # fmt: skip
@@ -216,23 +217,11 @@ class LiveTimeline:
             bars = np.concatenate([bars, *more], axis=1)
         return bars
 
-    def _ms(self, t: Any) -> Any:
-        """Convert times from ns to ms since the run began."""
-        return (t - self.run.start) / 1e6
-
-    def _ns(self, ms: Any) -> int:
-        return self.run.start + round(float(ms) * 1e6)
-
-    # ---- requests of the browser
-
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer a request of type "timeline".
 
         Args:
-            request: a dict with an "id" and one of these, where times are ms: "window": [t0, t1, pixels]; "event":
-                [thread, kind, depth, number]; "measure": [t0, t1]; "ops": [t0, t1]; "search": a text, with "after": a
-                time; "ordinal": [thread, kind, depth, number, since]; "nth": [thread, kind, depth, name, scope, n,
-                since], by which the event of an "ordinal" request is found in another recording.
+            request: a dict with an "id", and "window": [t0, t1, pixels], in ms, or a request for `EventQueries`.
 
         Returns:
             The answer as a message. The answer about a window also has the bars, as "columns".
@@ -241,168 +230,12 @@ class LiveTimeline:
         found: dict[str, Any] = {"type": "timeline", "id": request.get("id")}
         if "window" in request:
             t0, t1, pixels = request["window"]
-            begin, end = self._ns(t0), self._ns(t1)
+            begin, end = self.queries.ns(t0), self.queries.ns(t1)
             wide = min(max(1, int(pixels)), PIXELS)
             now = self.run.end or max(self.last, clock())
             about, arrays = self._told({"window": (begin, min(end, now), max(1, (end - begin) // wide))}, now)
             return found | about | {"columns": arrays}
-        if "event" in request:
-            return found | {"event": self._event(*request["event"])}
-        if "measure" in request:
-            return found | {"measure": self._measure(*map(self._ns, request["measure"]))}
-        if "ops" in request:
-            return found | {"ops": self._ops(*map(self._ns, request["ops"]))}
-        if "ordinal" in request:
-            return found | {"ordinal": self._ordinal(*request["ordinal"])}
-        if "nth" in request:
-            return found | {"nth": self._nth(*request["nth"])}
-        text, after = str(request.get("search", "")), self._ns(request.get("after", 0))
-        return found | {"search": self._search(text.lower(), after)}
-
-    def _place(self, key: Key, at: int) -> dict[str, Any]:
-        """Return facts about event `at` of row `key`: its address, times (ms), plan, context, tape node and block."""
-        events = self.rows.rows[key].events
-        event = events.bars[:, at - events.first]
-        return {
-            "thread": key.lane, "depth": key.depth, "kind": KINDS[key.kind], "number": at,
-            "t0": self._ms(int(event[T0])), "t1": self._ms(int(event[T1])),
-            "what": int(event[PAIR]) & (1 << SHIFT) - 1, "context": int(event[PAIR]) >> SHIFT,
-            "node": int(event[NODE]), "block": int(event[BLOCK]),
-        }  # fmt: skip
-
-    def _event(self, thread: int, kind: str, depth: int, number: int) -> dict[str, Any] | None:
-        """Return the facts about an event and its partners: the backward ops of a forward op, or the reverse.
-
-        Partners have the same tape node. The event has the number `number` in the row of a thread, kind and depth.
-        """
-        key, row = self._row(thread, kind, depth)
-        if row is None or not row.events.first <= number < row.events.first + row.events.used:
-            return None
-        found = self._place(key, number)
-        related = []
-        for other in self.rows.row_keys() if found["node"] else ():
-            events = self.rows.rows[other].events
-            if KINDS[other.kind] in ("op", "part"):
-                same = np.flatnonzero(events.bars[NODE] == found["node"])[:RELATED].tolist()
-                related += [
-                    self._place(other, events.first + i) for i in same if (other, events.first + i) != (key, number)
-                ]
-        return found | {"related": related}
-
-    def _row(self, thread: int, kind: str, depth: int) -> tuple[Key, Row | None]:
-        """Return the key of the row of a thread, kind and depth, and the row; None if there is no such row."""
-        key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
-        return key, self.rows.rows.get(key) if kind in KINDS else None
-
-    def _names(self, key: Key, what: int, context: int) -> tuple[str, str]:
-        """Return the name and the scope of an event, by which the same event is found in another recording.
-
-        Args:
-            key: the key of the event's row.
-            what: the event's plan id, or its phase.
-            context: the event's context id.
-        """
-        catalog, kind = self.rows.catalog, KINDS[key.kind]
-        scope = catalog.contexts.items[context].scope
-        if kind in ("op", "part", "record"):
-            return catalog.plans.items[what].op, scope
-        return (schema.PHASES[what], "") if kind == "phase" else (scope if kind == "scope" else kind, "")
-
-    def _alike(self, key: Key, row: Row, wanted: tuple[str, str], since: float) -> Ints:
-        """Return the numbers of a row's events with a name and scope that begin at the time ``since`` (ms) or later."""
-        first = int(np.searchsorted(row.events.bars[T0], self._ns(since)))
-        pairs, at = np.unique(row.events.bars[PAIR, first:], return_inverse=True)
-        both = zip((pairs & (1 << SHIFT) - 1).tolist(), (pairs >> SHIFT).tolist(), strict=True)
-        same = np.array([self._names(key, what, context) == wanted for what, context in both], bool)
-        found: Ints = np.flatnonzero(same[at.reshape(-1)]) + first + row.events.first
-        return found
-
-    def _ordinal(self, thread: int, kind: str, depth: int, number: int, since: float) -> dict[str, Any] | None:
-        """Return the name and scope of an event, and how many events before it in its row have the same name and scope.
-
-        Events that begin before the time ``since`` (ms) are not counted. Return None if there is no such event, or if
-        the row no longer has all events since that time.
-        """
-        key, row = self._row(thread, kind, depth)
-        if row is None or not row.events.first <= number < row.events.first + row.events.used:
-            return None
-        if row.events.first and self._ns(since) < row.events.bars[T0, 0]:
-            return None
-        pair = int(row.events.bars[PAIR, number - row.events.first])
-        names = self._names(key, pair & (1 << SHIFT) - 1, pair >> SHIFT)
-        before = int(np.searchsorted(self._alike(key, row, names, since), number))
-        return {"name": names[0], "scope": names[1], "before": before}
-
-    def _nth(
-        self, thread: int, kind: str, depth: int, name: str, scope: str, before: int, since: float
-    ) -> dict[str, Any] | None:
-        """Return the event number ``before`` (from 0) among a row's events with the given name and scope.
-
-        The row is that of a thread, kind and depth. Events that begin before the time ``since`` (ms) are not counted.
-        Return None if there is no such event.
-        """
-        key, row = self._row(thread, kind, depth)
-        if row is None or before < 0 or (row.events.first and self._ns(since) < row.events.bars[T0, 0]):
-            return None
-        found = self._alike(key, row, (name, scope), since)
-        return self._place(key, int(found[before])) if before < len(found) else None
-
-    def _measure(self, t0: int, t1: int) -> dict[str, Any]:
-        """Return the number and the total duration of the events of each kind that begin between two times (ns)."""
-        found: dict[str, Any] = {"t0": self._ms(t0), "t1": self._ms(t1), "counts": {}, "ns": {}, "complete": True}
-        for key, row in self.rows.rows.items():
-            name = KINDS[key.kind]
-            if name in ("phase", "scope"):
-                continue
-            bars = row.events.bars
-            first, last = np.searchsorted(bars[T0], [t0, t1]).tolist()
-            found["complete"] &= not row.events.first or first > 0
-            found["counts"][name] = found["counts"].get(name, 0) + last - first
-            spent = int((bars[T1, first:last] - bars[T0, first:last]).sum())
-            found["ns"][name] = found["ns"].get(name, 0) + spent
-        return found
-
-    def _ops(self, t0: int, t1: int) -> dict[str, Any]:
-        """Return, by name, count and total ns of the ops that begin between two times (ns), largest total first."""
-        plans, complete = self.rows.catalog.plans.items, True
-        sums: dict[str, list[int]] = {}
-        for key, row in self.rows.rows.items():
-            if KINDS[key.kind] != "op":
-                continue
-            first, last = np.searchsorted(row.events.bars[T0], [t0, t1]).tolist()
-            bars = row.events.bars[:, first:last]
-            complete &= not row.events.first or first > 0
-            known, at, count = np.unique(bars[PAIR] & (1 << SHIFT) - 1, return_inverse=True, return_counts=True)
-            spent = np.bincount(at.reshape(-1), bars[T1] - bars[T0], len(known))
-            for plan, times, ns in zip(known.tolist(), count.tolist(), spent.tolist(), strict=True):
-                entry = sums.setdefault(plans[plan].op, [0, 0])
-                entry[0] += times
-                entry[1] += round(ns)
-        rows = [(op, *entry) for op, entry in sorted(sums.items(), key=lambda item: -item[1][1])]
-        return {"t0": self._ms(t0), "t1": self._ms(t1), "rows": rows, "complete": complete}
-
-    def _search(self, text: str, after: int) -> dict[str, Any]:
-        """Return the next op after a time (ns) whose name, scope or line contains a text, else the first such op."""
-        catalog = self.rows.catalog
-        catalog.refresh()
-        fits = np.array([text in string.lower() for string in catalog.strings.items], bool)
-        plans, contexts = fits[catalog.op], fits[catalog.scope] | fits[catalog.line]
-        best: list[tuple[bool, int, Key, int]] = []
-        count = before = 0
-        for key in self.rows.row_keys():
-            if KINDS[key.kind] in ("op", "part", "record"):
-                events = self.rows.rows[key].events
-                pairs = events.bars[PAIR]
-                hits = np.flatnonzero(plans[pairs & (1 << SHIFT) - 1] | contexts[pairs >> SHIFT])
-                first = int(np.searchsorted(events.bars[T0, hits], after, "right"))
-                count, before = count + len(hits), before + first
-                for wrapped, rows in ((False, hits[first:]), (True, hits)):
-                    if len(rows):
-                        best.append((wrapped, int(events.bars[T0, rows[0]]), key, events.first + int(rows[0])))
-        if not best or not text:
-            return {"text": text, "count": 0, "at": 0, "next": None}
-        wrapped, _, key, number = min(best)
-        return {"text": text, "count": count, "at": 0 if wrapped else before, "next": self._place(key, number)}
+        return found | self.queries.answer(request)
 
 
 def _joined(tables: list[Columns]) -> Columns:

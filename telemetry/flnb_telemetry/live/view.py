@@ -18,6 +18,7 @@ from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import NONE, joined
 from flnb_telemetry.live.backward import Backwards
 from flnb_telemetry.live.collectives import LiveCollectives
+from flnb_telemetry.live.history import History, number_and_time
 from flnb_telemetry.live.memory import LiveMemory
 from flnb_telemetry.live.tape import PROTOCOL, LiveTape
 from flnb_telemetry.live.timeline import EMPTY, LiveTimeline
@@ -33,21 +34,13 @@ if TYPE_CHECKING:
     from flnb_telemetry.parts import Exchange
 
 FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
-HISTORY = 8192  # steps, and values of metrics, that a keyframe repeats
 SCOPES, OTHERS = 4096, "(other scopes)"  # scopes whose times are shown, and the name for the sum of those beyond them
-LEAVES = 1 << 16  # parameters and inputs whose names are stored for the next tapes
 WANTED = 400  # levels of the tape, opened by readers, that frames contain beside the first ones
 PATIENCE = 0.02  # seconds to wait for the newest events before a frame is made without them
 TABLE_SECONDS = 0.25  # between two frames with the table of op times
 _MEMORY = schema.among(
     schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE
 )
-TOLD = {
-    "step": ("index", "t0", "t1"),
-    "metric": ("name", "t", "step", "value"),
-    "locked": ("t", "alloc_id", "locks"),
-    "released": ("t", "nbytes", "segments"),
-}
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "metric.name", "kernel.name"}
 _TIMED = schema.among(
@@ -88,10 +81,8 @@ class Live(Run):
         self._share = 0.0
         self._small_bytes = 0
         self._drop_times: list[int] = []
-        self._past = {kind: np.empty((0, schema.WORDS), np.int64) for kind in (*TOLD, "leaf")}
-        self._history_rows: float = HISTORY
-        self._left_out = np.zeros(2, np.int64)  # of steps that _past no longer has: how many, and their time in ns
-        self._told: Counter[str] = Counter()  # the numbers of steps, metrics and names sent so far
+        self.history = History(self)
+        self._told: Counter[str] = Counter()  # the numbers of names sent so far
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: LiveTape | None = None
@@ -154,12 +145,7 @@ class Live(Run):
             self.timeline.add(tables, self._count(tables["op"]))
         if present[_MEMORY].any():
             self.memory.fold(rows[_MEMORY[kinds]], ops)
-        for name, past in self._past.items():
-            if len(news := of(schema.KINDS[name].number)):
-                self._past[name] = np.concatenate([past, news])
-        if present[schema.LEAF]:  # each measured pass emits all its leaves again
-            leaves = self._past["leaf"]
-            self._past["leaf"] = leaves[np.sort(np.unique(leaves[:, 2], return_index=True)[1])[-LEAVES:]]
+        self.history.take(of)
         if len(drops):
             self.dropped += int(drops[:, 2].sum())
             self.events -= len(drops)
@@ -191,8 +177,7 @@ class Live(Run):
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
         """Store and return the tape to show and the newest tape, each None if unchanged (see `Backwards.news`)."""
-        past = self._past
-        fresh, newest = self._backwards.news(past["step"], past["leaf"], self.end is not None)
+        fresh, newest = self._backwards.news(self.history.steps, self.history.leaves, self.end is not None)
         if self._recorded is not None:
             fresh, self._recorded = LiveTape(self._recorded()), None
         self._tape = fresh or self._tape
@@ -211,6 +196,7 @@ class Live(Run):
             keyframe = keyframe or self.memory.incomplete or not self._sequence
             if keyframe:
                 self._told.clear()
+                self.history.sent.clear()
             arrays, thinned = self.memory.news(keyframe, self.start)
             now = clock()
             if keyframe or now / 1e9 >= self._table_due:
@@ -220,7 +206,7 @@ class Live(Run):
             for part in filter(None, (self.collectives, self.devices, self.programs, self.timeline)):
                 head, columns = part.news(self, keyframe)
                 about, arrays = about | head, arrays | columns
-            arrays |= self._history()
+            arrays |= self.history.news()
             self._sequence += 1
             fresh, newest = self._new_tapes()
             content, buffer = self._content(keyframe, self._sequence, arrays, self._counters(now, thinned))
@@ -327,9 +313,9 @@ class Live(Run):
         before, events, frames = self._rate[0]
         span, seconds = max(1, now - before) / 1e9, self.seconds_at(self.end or now)
         rate = (self.events - events) / span if self.end is None else self.events / max(1e-9, seconds)
-        steps, session = self._past["step"], self.session
+        steps, session = self.history.steps, self.session
         recent = steps[-10:]
-        timed, spent = _number_and_time(recent) if self.end is None else _number_and_time(steps) + self._left_out
+        timed, spent = number_and_time(recent) if self.end is None else self.history.number_and_time()
         step, total = recent[-1, 3:5].tolist() if len(recent) else (None, 0)
         if self.end is not None and step is not None:
             total = total or step + 1  # the last step of a run that has ended is the last of all
@@ -367,21 +353,6 @@ class Live(Run):
             found["op.family"] = joined(found["op.name"], self.catalog.op, self.catalog.family)
         return found
 
-    def _history(self) -> Arrays:
-        """Return the steps, metrics and memory marks that no frame has contained yet."""
-        found: Arrays = {}
-        for kind, names in TOLD.items():
-            rows = self._past[kind]
-            news = self.in_seconds(schema.columns(schema.KINDS[kind], rows[self._told[kind] :]))
-            found |= {f"{kind}.{name}": news[name] for name in names if len(news[name])}
-            if len(rows) > self._history_rows:
-                before = rows
-                self._past[kind] = rows = _shortened(rows, 3 if kind == "step" else 2)
-                if kind == "step":
-                    self._left_out += _number_and_time(before) - _number_and_time(rows)
-            self._told[kind] = len(rows)
-        return found
-
     def _names(self) -> dict[str, Any]:
         """Return the entries of the tables of strings, plans and contexts that no frame has contained yet."""
         self.catalog.refresh()
@@ -408,19 +379,6 @@ def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
         buffer += array.astype({"u8": np.uint8, "u32": np.uint32, "f64": np.float64}[code]).tobytes()
         buffer += bytes(-len(buffer) % 8)
     return index, bytes(buffer)
-
-
-def _shortened(rows: schema.Records, step: int) -> schema.Records:
-    """Drop the records of every second step from the older half of `rows`; column `step` has the steps' indices."""
-    half = len(rows) // 2
-    old = rows[:half]
-    numbers = np.unique(old[:, step])
-    return np.concatenate([old[np.isin(old[:, step], numbers[::2])], rows[half:]])
-
-
-def _number_and_time(steps: schema.Records) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return how many steps there are and the sum of their durations, ns: int64 (2,)."""
-    return np.array([len(steps), (steps[:, 2] - steps[:, 1]).sum()], np.int64)
 
 
 def tape_frame(shown: LiveTape, name: str) -> dict[str, Any]:

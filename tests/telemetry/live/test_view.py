@@ -245,7 +245,7 @@ def test_the_figures_of_a_run_that_has_ended_stand(program: Any, live: Any, tota
 def test_the_time_of_a_step_is_that_of_the_last_ten_and_at_the_end_that_of_all(
     program: Any, live: Any, history: int
 ) -> None:
-    live._history_rows = history
+    live.history.most = history
     live.begin()
     with record() as run:
         for index in range(24):

@@ -81,4 +81,4 @@ def test_the_leaves_of_many_passes_are_stored_once_each(program: Any, live: Any)
     bus.emit(schema.LEAF, program.t, -3, 0, 1)
     pump.flush()
     live.frame(keyframe=False)
-    assert live._past["leaf"][:, 2].tolist() == [-1, -2, -3]
+    assert live.history.leaves[:, 2].tolist() == [-1, -2, -3]

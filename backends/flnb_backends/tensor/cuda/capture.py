@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from ctypes import byref, c_void_p
-from typing import TYPE_CHECKING, Any
 
 from flnb.dispatch import devices
 from flnb_backends.tensor.cuda.api import CAPTURE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from flnb_backends.tensor.cuda.calls import Calls
 
 __all__ = ["Capture"]
 
 THREAD_LOCAL, RELAXED = 1, 2
 
 
-class Capture:
+class Capture(Calls):
     """The methods of `Driver` for CUDA graphs. Unmeasured: these never ran on a GPU; the backend does not use them yet.
 
     Attributes:
         capturing: streams that are being captured; meanwhile telemetry emits no launches and queues no timed events.
     """
 
-    _calls: dict[str, Any]
-    _run: Callable[..., None]
-    _get: Callable[..., Any]
-    capturing: set[int]
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.capturing: set[int] = set()
 
     @property
     def captures(self) -> bool:

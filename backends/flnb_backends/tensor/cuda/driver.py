@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections import deque
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_void_p
+from ctypes import byref, c_float, c_size_t, c_void_p
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +17,7 @@ import numpy as np
 from flnb_telemetry import device_words
 
 from flnb.dispatch import devices
-from flnb_backends.tensor.cuda.api import CAPTURE, LASTING, SIGNATURES, DriverError
+from flnb_backends.tensor.cuda.api import DriverError
 from flnb_backends.tensor.cuda.capture import Capture
 from flnb_backends.tensor.cuda.compiler import compile_kernels
 from flnb_backends.tensor.cuda.occupancy import Needs, needs
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "DriverError", "Memory", "default_driver", "use_driver"]
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-NOT_READY = 600
 NON_BLOCKING, WITHOUT_TIME = 1, 2
 
 
@@ -76,8 +74,6 @@ class Driver(Capture):
 
     Attributes:
         emulated: None for GPUs; for emulated devices the order in which they run work, and its seed.
-        recent: the names of the ops launched last.
-        failed: whether a kernel's error was reported, after which every call fails.
         current_stream: returns this thread's current stream on a device: that of CuPy if CuPy is in use, else 0.
 
     Args:
@@ -91,71 +87,18 @@ class Driver(Capture):
     emulated: tuple[str, int] | None = None
 
     def __init__(self, path: str = LIBRARY) -> None:
-        self.path = path
-        library = ctypes.CDLL(path)
-        self._calls: dict[str, Any] = {}
-        self.capturing = set()
-        for name, types in (SIGNATURES | CAPTURE).items():
-            call = getattr(library, name, None)
-            if call is None and name in CAPTURE:
-                continue
-            if call is None:  # elapsed time has no second version before CUDA 12.8
-                call = getattr(library, name.removesuffix("_v2"))
-            call.argtypes, call.restype = types, c_int
-            self._calls[name] = call
-        self._run("cuInit", 0)
+        super().__init__(path)
         self._contexts: dict[int, int] = {}
         self._names: dict[int, str] = {}  # of kernels
         self._needs: dict[tuple[int, int, int], Needs] = {}  # of launches: by kernel, threads and shared memory
-        self.recent: deque[str] = deque(maxlen=8)
-        self.failed = False
         self.current_stream: Callable[[int], int] = lambda _: 0
         self._pinned: dict[int, int] = {}  # bytes by address
-
-    def blame(self, error: str) -> str:
-        """Return a text about the likely cause of an error, given its name; "" if the name is not in `LASTING`.
-
-        The text is added to the error's message. It names the ops that were launched last, or says that an earlier
-        error has made the device unusable.
-        """
-        if error not in LASTING:
-            return ""
-        if self.failed:
-            return "; it failed before: every further call does, until the process ends"
-        self.failed = True
-        newest = ", ".join(reversed(self.recent)) or "none"
-        return f"; {self.culprit() or 'a kernel that was launched before'}; the last ops, the newest first: {newest}"
-
-    def culprit(self) -> str:
-        """Return a description of the kernel that failed; "" on a GPU, because a GPU does not report which kernel."""
-        return ""
-
-    def _check(self, name: str, error: int) -> None:
-        if error:
-            said = [c_char_p(), c_char_p()]
-            for call, found in zip(("cuGetErrorName", "cuGetErrorString"), said, strict=True):
-                self._calls[call](error, byref(found))
-            words = [(each.value or f"error {error}".encode()).decode() for each in said]
-            raise DriverError(name, words[0], f"{words[1]}{self.blame(words[0])}")
-
-    def _run(self, name: str, *arguments: Any) -> None:
-        self._check(name, self._calls[name](*arguments))
-
-    def try_call(self, name: str, *arguments: Any) -> int:
-        """Call a function of the API; returns its status, 0 for success, and raises nothing."""
-        return int(self._calls[name](*arguments))
 
     def _wait(self, name: str, *arguments: Any, **about: int) -> None:
         """Call the API's function ``name``, which blocks the host, and emit a wait event with the fields ``about``."""
         t0 = clock()
         self._run(name, *arguments)
         devices.host_waited(self, t0, **about)
-
-    def _get(self, name: str, *arguments: Any) -> Any:
-        """Call the API's function ``name``, whose first argument points to its result; returns the result."""
-        found = self._calls[name].argtypes[0]._type_()
-        self._run(name, byref(found), *arguments)
-        return found.value
 
     # devices
 
@@ -366,12 +309,6 @@ class Driver(Capture):
     def counted(self, kernel: str) -> tuple[int, int, int, int]:
         """Return a kernel's memory traffic, the fields of `flnb.testing.cuda.Traffic`; all fields are 0 on a GPU."""
         return 0, 0, 0, 0
-
-    def _finished(self, name: str, handle: int) -> bool:
-        error = self._calls[name](handle)
-        if error != NOT_READY:
-            self._check(name, error)
-        return bool(error == 0)
 
     # kernels
 
