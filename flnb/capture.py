@@ -149,7 +149,7 @@ class Captured:
         self._shared = self._sharing(tensors)
 
     def _sharing(self, tensors: Sequence[Tensor]) -> list[bool]:
-        """Return for each argument whether it has the memory of a tensor that the function reaches by a name."""
+        """Return for each argument whether it shares memory with a tensor that the function reaches by a name."""
         return [address_of(x._data) in self._others for x in tensors] if self._others else []
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:

@@ -90,7 +90,7 @@ class Tensor:
 
     @property
     def _write_note(self) -> list[int]:
-        """The one-element list with the sequence number of the last noted write; all views share this list."""
+        """A list of one sequence number: that of the last write by this tensor or its views, if it owns its memory."""
         if not hasattr(self, "_written"):
             self._written = [0]
         return self._written

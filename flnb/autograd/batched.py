@@ -212,7 +212,7 @@ def unbatch_all(x: Any, batches: list[Vmap]) -> Any:
 
 
 def rebatch_all(x: Any, batches: list[Vmap]) -> Any:
-    """Inverse of `unbatch_all`: wrap a tensor whose first axes are the examples of these vmaps."""
+    """Inverse of `unbatch_all`: make a batched tensor from one whose first axes run over the examples of the vmaps."""
     for level in reversed(batches):
         x = rebatch(x, level)
     return x

@@ -146,7 +146,7 @@ class Linked(Tape):
 
     @property
     def mark(self) -> Any:
-        """Return None, so that ops make nodes without calling this tape; a subclass may return a mark for nodes."""
+        """Return None, which lets ops make nodes without calling this tape; for a subclass, return `Tape.mark`."""
         return None if type(self) is Linked else super().mark
 
 

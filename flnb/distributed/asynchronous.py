@@ -209,7 +209,7 @@ class _Asynchronous:
         self._asked[rank] = wanted, start("recv", wanted, rank, HEADER)
 
     def _answer(self, rank: int) -> None:
-        """Answer the request that a rank has sent: exchange parameters with the rank, or note that it has finished."""
+        """Answer the request that a rank has sent: exchange parameters with it, or store that the rank has finished."""
         if rank not in self._finished:
             if self._asked[rank][0][0] == DONE:
                 self._finished.add(rank)

@@ -271,7 +271,7 @@ def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
 def _at_the_end(program: Program) -> Program:
     """Return a program in which all calls of a step start together, when the last one starts.
 
-    A call for whose end the program waits before that time keeps its start.
+    A call whose end the program awaits before that time starts as recorded.
     """
     last = max(i for i, point in enumerate(program.points) if not point.asks)
     early = {point.call for point in program.points[:last] if point.asks}

@@ -83,7 +83,7 @@ class _Lives:
     def replaces(self, new: Value, old: Value) -> bool:
         """Return whether ``new`` may be written to the array of ``old``: no later group reads the old elements.
 
-        False if the array is not C-contiguous, because kernels write and read all that is computed in row-major order.
+        False if the array is not C-contiguous, because kernels read and write computed values in row-major order.
         """
         last = max(self.readers.get(old, [-1]))
         return self.layouts.contiguous(old) and last <= self.written[new] and self.overwrites(new, old)

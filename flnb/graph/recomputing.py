@@ -222,7 +222,7 @@ def _in_order(values: list[Value], plan: _Kept, layouts: Layouts) -> list[Value]
 def _in_phase(context: int, phase: int) -> int:
     """Return the number of the telemetry context that equals number ``context`` but has another phase.
 
-    ``context`` itself is returned if ``phase`` is 0, or if ``context`` is negative: recorded without telemetry.
+    ``context`` itself is returned if ``phase`` is 0, or if ``context`` is negative (recorded without telemetry).
     """
     if not phase or context < 0:
         return context

@@ -100,7 +100,7 @@ class Postmortem:
         models: modules in variables, by the scope in which they are called.
 
     Raises:
-        ValueError: the error was raised by hand, so the state of memory is unknown.
+        ValueError: the error was not raised by creating a tensor or by `flnb.memory.allocate`.
 
     >>> import flnb
     >>> manager = flnb.memory.BestFit(flnb.memory.SimulatedDevice("8MiB"))
@@ -122,7 +122,7 @@ class Postmortem:
         at = error.shortage
         if at is None:
             raise ValueError(
-                "OutOfMemoryError.report: this error was raised by hand, so the state of memory is unknown; there is a "
+                "OutOfMemoryError.report: the state of memory at this error was not stored and is unknown; there is a "
                 "report if creating a tensor or flnb.memory.allocate ran out of memory"
             )
         self.shortage, self.segments, self.scope, self.op = at, at.segments, at.scope, intern.plans.items[at.plan].op

@@ -69,8 +69,8 @@ WIDTH, NAME = 100, 18
 class Replay:
     """Replays of one trace on several memory managers, one row (`Outcome`) each, with two lower bounds.
 
-    No manager can reserve less than the live bytes. No manager that keeps its memory in one contiguous range can
-    reserve less than the lowest packing; a manager that returns segments at once, such as `native`, can.
+    No manager can reserve less than the live bytes. No manager whose memory is one contiguous range can reserve less
+    than the lowest packing; a manager that returns segments at once, such as `native`, can.
 
     This object prints as a table, in a notebook as HTML. "*" marks the best value of a column among the managers that
     made all calls.

@@ -109,5 +109,5 @@ def verdict(fits: bool) -> str:
 
 
 def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a table as indented lines, in which code is never cut short."""
+    """Return a table as indented lines; cells with code are never shortened."""
     return [f"  {line}" for line in tables.lines(rows, longest=LONGEST_LINE)]

@@ -100,7 +100,7 @@ class AsymmetricConv1d(Conv1d):
     """Convolution over time whose kernels may reach further into the past than into the future, or the other way round.
 
     x (N, in_channels, W) -> (N, out_channels, W') with W' = W / stride, rounded up. A kernel reaches over
-    (kernel_size - 1) * dilation steps besides the present one, of which the share ``future_part`` lies in the future:
+    (kernel_size - 1) * dilation steps besides the present one; ``future_part`` is the share of them in the future:
     0 for a causal convolution, 0.5 for a symmetric one, 1 for the future alone. x is padded with zeros.
 
     Raises:
@@ -163,7 +163,7 @@ class MaxPool2d(_Pool):
     """Max pooling: the largest value of each window, (N, C, H, W) -> (N, C, H', W').
 
     ``stride`` is ``kernel_size`` by default; padded elements, on both sides, are never chosen. W' = (W + 2 * padding -
-    kernel_size) // stride + 1.
+    kernel_size) // stride + 1; H' likewise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.MaxPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
@@ -177,7 +177,7 @@ class MaxPool3d(_Pool):
     """Max pooling: the largest value of each window, (N, C, D, H, W) -> (N, C, D', H', W').
 
     ``stride`` is ``kernel_size`` by default; padded elements, on both sides, are never chosen. W' = (W + 2 * padding -
-    kernel_size) // stride + 1.
+    kernel_size) // stride + 1; D' and H' likewise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.MaxPool3d(2)(flnb.ones((1, 3, 4, 4, 4))).shape
@@ -205,7 +205,7 @@ class AvgPool2d(_Pool):
     """Average pooling: the mean of each window, (N, C, H, W) -> (N, C, H', W').
 
     ``stride`` is ``kernel_size`` by default; padding, on both sides, counts as zeros. W' = (W + 2 * padding -
-    kernel_size) // stride + 1.
+    kernel_size) // stride + 1; H' likewise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.AvgPool2d(2)(flnb.ones((1, 3, 8, 8))).shape
@@ -219,7 +219,7 @@ class AvgPool3d(_Pool):
     """Average pooling: the mean of each window, (N, C, D, H, W) -> (N, C, D', H', W').
 
     ``stride`` is ``kernel_size`` by default; padding, on both sides, counts as zeros. W' = (W + 2 * padding -
-    kernel_size) // stride + 1.
+    kernel_size) // stride + 1; D' and H' likewise.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.AvgPool3d(2)(flnb.ones((1, 3, 4, 4, 4))).shape

@@ -19,7 +19,7 @@ from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
 
 def broadcast_arrays(*arrays: ArrayLike) -> list[Tensor]:
-    """Broadcast all tensors to their common shape, as read-only views; each keeps its dtype.
+    """Broadcast all tensors to their common shape, as read-only views with unchanged dtypes.
 
     Raises:
         ValueError: the shapes do not broadcast.

@@ -386,5 +386,5 @@ def _follow(master: Tensor, item: Variable) -> None:
 
 
 def _note_equal(master: Tensor, item: Variable) -> None:
-    """Note that a parameter was not written since it got the values of its master weight."""
+    """Store that a parameter has the values of its master weight, until one of them is written again."""
     master._write_note[0] = item._last_write

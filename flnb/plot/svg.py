@@ -90,7 +90,7 @@ class _Picture(Frame):
         )
 
     def _clipped(self, trace: dict[str, Any]) -> list[str]:
-        """Return ``parts``, the elements of one trace, inside an element that hides what is outside of its axes.
+        """Return the SVG elements in ``self.parts``, those of a trace, inside one that hides what is outside the axes.
 
         Around bars there is some room for their texts.
         """

@@ -38,7 +38,7 @@ def _signed(vectors: Any) -> Any:
 
 
 def completing(vectors: Any, count: int) -> Any:
-    """Return the matrix that projects onto the columns from ``count`` on; rotating these columns does not change it."""
+    """Return the matrix that projects onto all columns after the first ``count``; it does not depend on their basis."""
     others = vectors[..., count:]
     return ops.matmul(others, ops.conj(others).mT)
 

@@ -33,7 +33,7 @@ def tune(
         source: a recording, the path of a saved one, or a `Trace`, as for `flnb.memory.trace`.
         manager: a class, also one written in a cell, or a name. Its settings are the arguments of its constructor.
         capacity: the capacity of the simulated device, in bytes or as a string with a unit; None for no limit.
-        seconds: the time limit for the search of an offline packing, which gives one of the bounds.
+        seconds: the time limit for the search of an offline packing, whose height is one of the bounds.
         choices: values to choose from, by setting; by default they follow from the setting's annotation and default.
 
     Returns:

@@ -243,7 +243,7 @@ def test_what_would_have_to_go_is_a_sum(sizes: tuple[int, ...], said: str) -> No
 
 
 def test_an_error_made_by_hand_has_no_report() -> None:
-    with pytest.raises(ValueError, match="was raised by hand, so the state of memory is unknown"):
+    with pytest.raises(ValueError, match="the state of memory at this error was not stored and is unknown"):
         OutOfMemoryError("by hand").report  # noqa: B018
 
 

@@ -196,7 +196,10 @@ class Code:
         self.lines += [f"br label {head}{mark}", f"{done[1:]}:"]
 
     def _parallel(self, brief: bool) -> str:
-        """Mark memory accesses emitted from now on as independent of other iterations; returns the loop's metadata."""
+        """Mark memory accesses emitted from now on as independent of other iterations; returns the loop's metadata.
+
+        ``brief`` is that of `loop`.
+        """
         number = len(self.metadata)
         more = f", !{number + 3}" if brief else f", !{number + 4}" if self.interleaved else ""
         self.metadata += [

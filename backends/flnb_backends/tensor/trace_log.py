@@ -68,7 +68,7 @@ class Log:
         rows: the values.
         leaves: for each input of the trace its spec, its place, and its `layout`.
         failed: whether the trace cannot be replayed.
-        misses: how many times more often replays of the trace were left than finished.
+        misses: a count that an abandoned replay of the trace raises by 1, and a finished one lowers by 1, down to 0.
     """
 
     strayed = True

@@ -203,7 +203,7 @@ class _Search:
         return after
 
     def looked_at(self, state: _State, low: Ints, changed: Ints) -> _State | None:
-        """Return the state with new lowest offsets ``low`` of ``changed`` blocks; None if open blocks do not fit."""
+        """Return the state with lowest offsets ``low`` of the ``changed`` blocks; None if open blocks no longer fit."""
         where = slice(int(self.begin[changed].min()), int(self.end[changed].max()))
         upwards = (low << BITS | self.numbers)[self.members[where]]
         upwards.sort(1)

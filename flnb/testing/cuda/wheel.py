@@ -185,7 +185,7 @@ def install_cupy() -> ModuleType:
         RuntimeError: CuPy is imported already, or a package that this needs is not installed.
     """
     if "cupy" in sys.modules:
-        raise RuntimeError("CuPy was imported before; make the emulated device the first thing that a program does")
+        raise RuntimeError("CuPy is imported already; create the emulated device before anything imports CuPy")
     device = str(build_device())
     _require({
         "cupy-cuda13x": bool(find_spec("cupy")),

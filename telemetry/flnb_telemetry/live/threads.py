@@ -156,7 +156,7 @@ class Timeline:
             self.row(Key(lane, KINDS.index("scope"), level)).append(flat(np.concatenate(bars, axis=1))[0])
 
     def _close(self, lane: int, scopes: dict[int, list[Bars]]) -> None:
-        """End each open scope of a row after which another scope of the row has begun, and add it to `scopes`.
+        """End each open scope if another scope in its row began later, and add the ended ones to `scopes`.
 
         Scopes of backward passes stay open, because they may continue. ``lane`` is the thread's number; `scopes` has,
         by depth, the scopes that have ended.

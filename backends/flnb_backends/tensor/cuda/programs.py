@@ -19,7 +19,7 @@ __all__ = ["Kernels"]
 
 
 class Kernel(NamedTuple):
-    """A kernel on a device: its handle, the number of blocks to launch, its name, and its bytes of scratch (0)."""
+    """A kernel on a device: its handle, the number of blocks to launch, its name, and its scratch memory (0 bytes)."""
 
     handle: int
     blocks: int

@@ -24,8 +24,8 @@ class Rows(NamedTuple):
     """The rows of an array (outer, n, inner) along its second axis: ``outer * inner`` rows of n elements each.
 
     Attributes:
-        inner: the extent of the last axis, which is the distance, in elements, between neighbours in a row.
-        chunk: the elements of each part into which a row is cut; 0 if rows are not cut.
+        inner: the extent of the last axis, which is the distance, in elements, between two consecutive ones of a row.
+        chunk: the number of elements in each part of a row that is divided into parts; 0 if rows are not divided.
     """
 
     outer: int
