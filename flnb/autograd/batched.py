@@ -219,7 +219,7 @@ def rebatch_all(x: Any, batches: list[Vmap]) -> Any:
 
 
 def rebatch(x: Any, level: Vmap) -> Any:
-    """Inverse of `unbatch`: wrap a tensor whose first axis is the examples of vmap ``level``."""
+    """Inverse of `unbatch`: make a batched tensor from one whose first axis has the examples of vmap ``level``."""
     if x._level is None or x._level.depth < level.depth:
         return Batched(x, level)
     inner = permute_dims(x._value, (1, 0, *range(2, x.ndim + 1)))

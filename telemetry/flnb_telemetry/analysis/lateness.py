@@ -48,7 +48,8 @@ class Reason(NamedTuple):
 def reasons(calls: Collectives) -> dict[int, Reason]:
     """Return the reasons why ranks were late, by call number, for the calls that cost most.
 
-    Calls between the same two meetings, such as those of one backward's gradient buckets, share one reason.
+    Calls of a rank since the same meeting (the last call in which a rank waited) share one reason, for example the
+    calls for one backward's gradient buckets.
     """
     if not len(calls) or len(calls.ranks) < 2:
         return {}

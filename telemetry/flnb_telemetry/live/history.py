@@ -36,7 +36,8 @@ class History:
 
     Args:
         run: the view; times in frames are counted from its `start`.
-        most: the largest number of records of a kind; of more, every second step of the older half is dropped.
+        most: the largest number of records of a kind; if there are more, those of every second step are dropped from
+            the older half.
 
     Attributes:
         sent: for each kind of event the number of records that frames have contained so far.

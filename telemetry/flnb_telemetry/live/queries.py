@@ -25,7 +25,7 @@ class EventQueries:
     """Answers requests about the events in the rows of a timeline.
 
     Args:
-        run: the view, which has the time from which times are counted.
+        run: the view; times in requests and answers are counted from its `start`.
         rows: the timeline's rows.
     """
 
@@ -44,10 +44,10 @@ class EventQueries:
         """Answer a request; returns a dict with the request's key and the answer, for JSON.
 
         Args:
-            request: a dict with one of these, where times are ms: "event": [thread, kind, depth, number]; "measure":
-                [t0, t1]; "ops": [t0, t1]; "search": a text, with "after": a time; "ordinal": [thread, kind, depth,
-                number, since]; "nth": [thread, kind, depth, name, scope, n, since], by which the event of an "ordinal"
-                request is found in another recording.
+            request: a dict with one of these entries, whose method (`_event` for "event") has the parameters listed:
+                "event": [thread, kind, depth, number]; "measure" or "ops": [begin, end]; "search": a text, with
+                "after": a time (ms); "ordinal": [thread, kind, depth, number, since]; "nth": [thread, kind, depth,
+                name, scope, before, since], which finds the event of an "ordinal" request in another recording.
         """
         methods: dict[str, Any] = {"event": self._event, "measure": self._measure, "ops": self._ops}
         for name, method in (methods | {"ordinal": self._ordinal, "nth": self._nth}).items():
@@ -56,7 +56,7 @@ class EventQueries:
         return {"search": self._search(str(request.get("search", "")).lower(), self.ns(request.get("after", 0)))}
 
     def _place(self, key: Key, at: int) -> dict[str, Any]:
-        """Return facts about event `at` of row `key`: its address, times (ms), plan, context, tape node and block."""
+        """Return facts about event number `at` of row `key`: row, times (ms), plan, context, tape node and block."""
         events = self.rows.rows[key].events
         event = events.bars[:, at - events.first]
         return {
