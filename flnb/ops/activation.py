@@ -47,6 +47,8 @@ def _gelu_tanh(x: Any) -> Body:
 
 def _pull_gelu_tanh(g: Any, plan: Any, x: Any, gate: Any, y: Any) -> tuple[Any, ...]:
     """Gradient of gelu approximated by a tanh; ``gate`` is the approximation of the CDF, by which x is multiplied."""
+    if x.dtype.itemsize == 2:  # beyond 16 the gate is 0 or 1, and the square of float16 would be infinite
+        x = e.minimum(e.maximum(x, -16.0), 16.0)
     slope = e.square(x) * (3.0 * CUBIC * ROOT_EIGHT_OVER_PI) + ROOT_EIGHT_OVER_PI
     return (g * ((slope * x * (1.0 - gate) + 1.0) * gate),)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flnb.ops import elementwise as e
+from flnb.ops import reduction as r
 from flnb.ops.composite import dropout, softmax
 from flnb.ops.creation import asarray
 from flnb.ops.dtypes import finfo
@@ -36,7 +38,8 @@ def scaled_dot_product_attention(
         bias: numbers added to the scores in addition to any mask, broadcast to (..., L, S).
 
     Returns:
-        (..., L, F), in the dtype of query, key and value; zeros for a query whose mask is false for every key.
+        (..., L, F), in the dtype of query, key and value; zeros for a query whose mask is false, or -inf,
+        for every key.
 
     >>> import flnb
     >>> x = flnb.asarray([[1.0, 0.0], [0.0, 1.0]])
@@ -54,7 +57,7 @@ def scaled_dot_product_attention(
     if is_causal and mask is not None:
         raise ValueError("scaled_dot_product_attention: give a mask or is_causal, not both")
     scores = matmul(query * (features**-0.5 if scale is None else scale), key, transpose_b=True)
-    computed = scores.dtype
+    computed, sees = scores.dtype, None
     if computed.itemsize == 2:  # the largest float16 would not outweigh every score
         scores = e.astype(scores, np.float32)
     if bias is not None:
@@ -70,7 +73,10 @@ def scaled_dot_product_attention(
         least = finfo(scores.dtype).min  # not -inf, since the softmax of a row of -inf is NaN
         weights = e.where(mask, softmax(e.where(mask, scores, least)), 0.0)
     else:
-        weights = softmax(scores + mask)
+        added = e.astype(asarray(mask), scores.dtype, copy=False)
+        weights = softmax(scores + e.maximum(added, finfo(scores.dtype).min))  # finite: see above
+        sees = e.astype(r.any(added > -math.inf, axis=-1, keepdims=True), computed)
     if dropout_p or weights.dtype != computed:
         weights = dropout(e.astype(weights, computed, copy=False), dropout_p, generator=generator)
-    return matmul(weights, value)
+    y = matmul(weights, value)
+    return y if sees is None else y * sees

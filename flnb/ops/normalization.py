@@ -32,13 +32,15 @@ def vector_norm(
     """Vector norm over ``axis`` (an int, a tuple of ints, or None for all): ``sum(abs(x) ** ord) ** (1 / ord)``.
 
     ``ord`` may also be infinity (the largest absolute value), -infinity (the smallest) or 0 (the number of elements
-    that are not zero). The gradient of the 2-norm of zeros is 0.
+    that are not zero). The gradient of the norm of zeros is 0. Half precision is computed in float32.
 
     >>> import flnb
     >>> flnb.linalg.vector_norm([3.0, -4.0])
     Tensor(5., float32[], numpy)
     """
     x = r.floating(x)
+    if x.dtype.itemsize == 2:
+        return r.in_float32(vector_norm, x, axis=axis, keepdims=keepdims, ord=ord)
     x = e.abs(x) if x.dtype.kind == "c" else x
     over = axes_of(axis, x.ndim, "vector_norm"), keepdims
     if ord == 2:
@@ -50,7 +52,15 @@ def vector_norm(
         return r.sum(e.astype(e.not_equal(size, 0.0), size.dtype), *over)
     if ord == 1:
         return r.sum(size, *over)
-    return r.sum(e.pow(size, float(ord)), *over) ** (1.0 / ord)
+    return _power(r.sum(_power(size, float(ord)), *over), 1.0 / ord)
+
+
+def _power(x: Any, exponent: float) -> Any:
+    """Return x ** exponent for x >= 0, with gradient 0 where x is 0, also where the slope is infinite."""
+    if x._node is None:
+        return x**exponent
+    zero = e.equal(x, 0.0)
+    return e.where(zero, 0.0 if exponent > 0.0 else INFINITY, e.where(zero, 1.0, x) ** exponent)
 
 
 def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "fro") -> Tensor:
@@ -111,13 +121,14 @@ def _layer_norm(x: Any, *more: Any) -> Body:
     """Normalise x over its last axes; ``more`` holds weight and bias, if there are any, then the attributes."""
     *affine, count, eps = more
     over: Any = {"axis": tuple(range(-count, 0)), "keepdims": True}
-    mean = r.mean(x, **over)
-    centred = x - mean
+    wide = _in_float32(x)  # squares of float16 overflow above 256
+    mean = r.mean(wide, **over)
+    centred = wide - mean
     inverse = 1.0 / e.sqrt(r.mean(e.square(centred), **over) + eps)
     y = normal = centred * inverse
     for combine, parameter in zip((e.multiply, e.add), affine, strict=False):
         y = combine(y, parameter)
-    return y, (normal, inverse, mean)
+    return _cast_like(y, x), (_cast_like(normal, x), inverse, mean)
 
 
 def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
@@ -125,17 +136,18 @@ def _pull_layer_norm(g: Any, plan: Any, x: Any, *more: Any) -> tuple[Any, ...]:
     *affine, normal, inverse, _, _ = more
     count, _ = plan.attributes
     axes, examples = tuple(range(-count, 0)), tuple(range(g.ndim - count))
+    g, normal = _in_float32(g), _in_float32(normal)
     along = g * affine[0] if affine else g
     projected = normal * r.mean(along * normal, axis=axes, keepdims=True)
     of_x = (along - r.mean(along, axis=axes, keepdims=True) - projected) * inverse
     of_affine = [r.sum(g * normal, axis=examples), r.sum(g, axis=examples)] if affine else []
-    return of_x, *of_affine[: len(affine)]
+    return tuple(map(_cast_like, (of_x, *of_affine[: len(affine)]), plan.specs))
 
 
 def _remake_layer_norm(plan: Any, *saved: Any) -> Any:
     """Recompute x from its normalised values, the inverse of its standard deviations, and its means."""
     *_, normal, inverse, mean, _ = saved
-    return normal / inverse + mean
+    return _cast_like(_in_float32(normal) / inverse + mean, plan.specs[0])
 
 
 _layer_norm_op = Composite("layer_norm", "norm", _layer_norm, _pull_layer_norm, {1, 2}, _remake_layer_norm)
@@ -160,7 +172,8 @@ def layer_norm(
 ) -> Tensor:  # fmt: skip
     """Layer norm over the last axes of x: ``(x - mean) / sqrt(variance + eps) * weight + bias`` (Ba et al. 2016).
 
-    ``shape`` holds the extents of these axes, and is the shape of ``weight`` and ``bias``.
+    ``shape`` holds the extents of these axes, and is the shape of ``weight`` and ``bias``. Half precision is computed
+    in float32, and the result cast back.
 
     >>> import flnb
     >>> flnb.layer_norm([1.0, 2.0, 3.0], 3)
@@ -216,13 +229,15 @@ def group_norm(
 
 
 def normalize(x: ArrayLike, /, p: float = 2.0, axis: int | tuple[int, ...] = -1, eps: float = 1e-12) -> Tensor:
-    """Divide x by its p-norm along ``axis``, or by ``eps`` where the norm is smaller.
+    """Divide x by its p-norm along ``axis``, or by ``eps`` where the norm is smaller; half precision in float32.
 
     >>> import flnb
     >>> flnb.normalize([1.0, 3.0], p=1)
     Tensor([0.25, 0.75], float32[2], numpy)
     """
     x = r.floating(x)
+    if x.dtype.itemsize == 2:
+        return r.in_float32(normalize, x, p=p, axis=axis, eps=eps)
     return x / e.maximum(vector_norm(x, axis=axis, keepdims=True, ord=p), eps)
 
 

@@ -250,8 +250,8 @@ cumulative_sum: Callable[..., Any] = _cumulative(
 cumulative_prod = _cumulative("cumulative_prod", Pull({0}, _pull_running_product), 1, "products", "[ 2,  6, 24]")
 
 
-def _in_float32(function: Callable[..., Any], x: Any, **options: Any) -> Any:
-    """Compute ``function``, mean or var, of half-precision x in float32, to avoid overflow; cast the result back.
+def in_float32(function: Callable[..., Any], x: Any, **options: Any) -> Any:
+    """Compute ``function``, such as mean, of half-precision x in float32, to avoid overflow; cast the result back.
 
     Inside of autocast the result stays float32 if autocast computes sums in float32.
     """
@@ -270,7 +270,7 @@ def mean(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: b
     """
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
-        return _in_float32(mean, x, axis=axis, keepdims=keepdims)
+        return in_float32(mean, x, axis=axis, keepdims=keepdims)
     total = sum(x, axis, keepdims)
     return total * (total.size / x.size if x.size else float("nan"))
 
@@ -290,7 +290,7 @@ def var(
     """
     x = floating(x)
     if x._spec.dtype.itemsize == 2:
-        return _in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
+        return in_float32(var, x, axis=axis, correction=correction, keepdims=keepdims)
     centred = x - mean(x, axis=axis, keepdims=True)
     squares = e.square(centred) if x.dtype.kind != "c" else e.square(e.real(centred)) + e.square(e.imag(centred))
     total = sum(squares, axis, keepdims)
@@ -307,6 +307,9 @@ def std(
     >>> flnb.std([1.0, 3.0])
     Tensor(1., float32[], numpy)
     """
+    x = floating(x)
+    if x._spec.dtype.itemsize == 2:
+        return in_float32(std, x, axis=axis, correction=correction, keepdims=keepdims)
     return root(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 

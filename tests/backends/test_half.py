@@ -88,6 +88,38 @@ def test_a_mean_overflows_only_where_it_does_not_fit():
     assert flnb.mean(flnb.full((1000,), 60000.0, dtype="float16")).item() == pytest.approx(60000, rel=1e-3)
 
 
+LARGE = [[300.0, -200.0, 500.0, 1.0], [1000.0, -1000.0, 5000.0, 30.0], [1.0, 0.0, 2.0, 4.0]]
+"""Numbers whose squares overflow in float16."""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: flnb.layer_norm(x, 4, flnb.ones_like(x[0]), flnb.ones_like(x[0])),
+        lambda x: flnb.group_norm(x, 1),
+        lambda x: flnb.gelu(x, "tanh"),
+        lambda x: flnb.std(x, axis=1),
+        lambda x: flnb.norm(x, axis=1),
+        lambda x: flnb.norm(x, 3, axis=1),
+        flnb.normalize,
+    ],
+    ids=["layer_norm", "group_norm", "gelu_tanh", "std", "norm", "norm-3", "normalize"],
+)
+def test_squares_that_overflow_are_not_made_in_half_precision(function, half):
+    x = flnb.asarray(LARGE, dtype=half)
+    got, exact = (flnb.vjp(function, x.astype(dtype)) for dtype in (half, np.float64))
+    of_y = np.arange(got[0].size).reshape(got[0].shape) % 5
+    pulled = [pull(flnb.asarray(of_y, dtype=y.dtype))[0] for y, pull in (got, exact)]
+    for y, wanted in ((got[0], exact[0]), pulled):
+        assert y.dtype == half
+        scale = float(flnb.max(flnb.abs(wanted)))
+        np.testing.assert_allclose(y.numpy().astype(float), wanted, rtol=0, atol=8 * flnb.finfo(half).eps * scale)
+
+
+def test_normalize_leaves_zeros_where_eps_underflows(half):
+    assert flnb.normalize(flnb.zeros((2, 2), dtype=half)).tolist() == [[0.0, 0.0]] * 2
+
+
 def test_methods_write_where_they_are_told_or_make_an_array(half):
     backend = flnb.backends.NumpyBackend()
     a, out = np.full((2, 2), 2.0).astype(half), np.empty((2, 2), half)

@@ -34,6 +34,18 @@ def test_activations():
     close(flnb.glu(t[:2], axis=0), x[:1] * sigmoid(x[1:2]))
 
 
+def test_a_query_whose_added_mask_is_minus_infinity_everywhere_gets_zeros():
+    rng = np.random.default_rng(3)
+    x, hidden = flnb.asarray(rng.normal(size=(3, 4))), np.zeros((3, 3))
+    hidden[1] = hidden[2, 0] = -np.inf
+    attend = flnb.scaled_dot_product_attention
+    y, pull = flnb.vjp(lambda x: attend(x, x, x, mask=hidden), x)
+    wanted, pull_wanted = flnb.vjp(lambda x: attend(x, x, x, mask=np.isfinite(hidden)), x)
+    assert y[1].tolist() == [0.0] * 4
+    close(y, wanted)
+    close(pull(flnb.ones_like(y))[0], pull_wanted(flnb.ones_like(y))[0])
+
+
 def test_attention():
     q, k, v = (RNG.normal(size=(2, *shape)) for shape in ((3, 4), (5, 4), (5, 6)))
     tensors = [flnb.asarray(a) for a in (q, k, v)]

@@ -19,6 +19,20 @@ def test_one_group_is_layer_norm_and_a_group_for_each_channel_is_over_its_extent
     close(flnb.layer_norm(x, 5, eps=1e-12), flnb.normalize(x - flnb.mean(x, axis=-1, keepdims=True)) * 5.0**0.5)
 
 
+@pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3, float("inf")])
+def test_the_gradient_of_a_norm_is_finite_at_zero(p):
+    x = flnb.asarray([[0.0, 0.0], [0.0, 3.0]], dtype=flnb.float64)
+    gradient = flnb.grad(lambda x: flnb.norm(x, p, axis=1).sum())(x)
+    np.testing.assert_allclose(gradient[1], [0.0, 1.0])
+    assert gradient[0].tolist() == ([0.0, 0.0])
+
+
+@pytest.mark.parametrize("p", [-1.0, -0.5])
+def test_a_norm_of_negative_order_with_a_zero_is_zero(p):
+    value, gradient = flnb.value_and_grad(lambda x: flnb.norm(x, p))(flnb.asarray([0.0, 3.0]))
+    assert (value.item(), gradient.tolist()) == (0.0, [0.0, 0.0])
+
+
 def test_normalize_leaves_zero_where_it_is():
     x = flnb.Variable(flnb.zeros((2, 3)))
     y = flnb.normalize(x)
