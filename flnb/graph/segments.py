@@ -121,7 +121,7 @@ class Segments:
         self._known: dict[Any, Known] = {}
 
     def of(self, key: Any) -> Known:
-        """Return the facts for a key, which must contain everything on which the ops depend."""
+        """Return the facts about the sequence of ops with a key, which contains everything on which the ops depend."""
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MOST:

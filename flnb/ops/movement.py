@@ -59,7 +59,7 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *more: int, copy: bool 
 
 @lru_cache(4096)
 def _extents(wanted: tuple[int, ...], size: int) -> tuple[int, ...] | None:
-    """Return a shape with an extent -1 replaced; None if the shape does not have ``size`` elements."""
+    """Return the shape ``wanted``, with an extent -1 replaced; None if it cannot have ``size`` elements in all."""
     known = size_of(tuple(n for n in wanted if n != -1))
     if wanted.count(-1) == 1 and known and size % known == 0:
         wanted = tuple(size // known if n == -1 else n for n in wanted)

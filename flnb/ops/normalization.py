@@ -56,7 +56,7 @@ def vector_norm(
 
 
 def _power(x: Any, exponent: float) -> Any:
-    """Return x ** exponent for x >= 0, with gradient 0 where x is 0, also where the slope is infinite."""
+    """Return x ** exponent for x >= 0; where x is 0 the gradient is 0, even if the slope there is infinite."""
     if x._node is None:
         return x**exponent
     zero = e.equal(x, 0.0)

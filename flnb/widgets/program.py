@@ -92,7 +92,7 @@ def message(f: Any, run: Recording | None) -> dict[str, Any]:
 
 
 def source_of(f: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Return a message with the source text of a kernel."""
+    """Return a message with the source text of a kernel; ``request`` has the numbers of its program and launch."""
     texts = {}
     programs = programs_of(f, "flnb.program")
     number, launch = request.get("program"), request.get("launch")

@@ -49,7 +49,7 @@ class Parts(NamedTuple):
     period: Ints
 
     def calls(self, a: int, b: int, cut: Ints, period: Ints) -> Parts:
-        """Return calls a to b - 1, divided into entries by `cut` and `period`."""
+        """Return calls a to b - 1, divided into entries by new columns `cut` (counted from call a) and `period`."""
         return Parts(self.bound[a : b + 1], self.token[a:b], self.depth[a:b], cut, period)
 
     def between(self, first: int, last: int) -> Parts:
