@@ -51,11 +51,12 @@ def _text(value: Any) -> str:
 def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tuple[dict[str, Any], Ints]:
     """Return a table with names in place of ids, as arrays and `Names` by column, and all forward ops so far.
 
-    The forward ops are those of the table and of the tables before it, in the form that `Catalog.places` returns.
+    The forward ops are those of the table and of the tables before it, in the form that `Catalog.places` returns. A
+    table with "t0" and "t1" gets a column "seconds".
 
     Args:
         catalog: the names behind the ids.
-        found: the table; its times are returned unchanged.
+        found: the table, with times in seconds; these are returned unchanged.
         earlier: the forward ops of the tables before this one, in the same form.
     """
     found, named = dict(found), dict[str, Any]()
@@ -76,6 +77,8 @@ def columns(catalog: Catalog, found: schema.Columns, earlier: Ints = NONE) -> tu
             found[name] = Names(found[name], values)  # type: ignore[assignment]
     if "name" in found:
         found["name"] = Names(found["name"], catalog.strings.items)  # type: ignore[assignment]
+    if "t0" in found:
+        found["seconds"] = found["t1"] - found["t0"]
     return named | found, earlier
 
 
@@ -97,12 +100,9 @@ def arrow(run: Recording, kind: str) -> Any:
     run.catalog.refresh()
     pieces, earlier = [], NONE
     for chunk in run.chunks(kind):
-        table = run.in_seconds(chunk)
-        named, earlier = columns(run.catalog, table, earlier)
-        if "t0" in table:
-            named["seconds"] = table["t1"] - table["t0"]
+        named, earlier = columns(run.catalog, run.in_seconds(chunk), earlier)
         pieces.append(_arrow(module, named))
-    whole = module.concat_tables(pieces or [_arrow(module, columns(run.catalog, run.table(kind))[0])])
+    whole = module.concat_tables(pieces or [_arrow(module, columns(run.catalog, run.in_seconds(run.table(kind)))[0])])
     return whole.unify_dictionaries()
 
 
@@ -151,7 +151,8 @@ def query(run: Recording, text: str, *parameters: Any) -> Any:
     duckdb = require("duckdb", "lab", "run.sql")
     made = TABLES | {kind: (lambda run, kind=kind: arrow(run, kind)) for kind in schema.KINDS}
     words = set(re.findall(r"\w+", text.lower()))
-    with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False}) as connection:
+    settings = {"autoinstall_known_extensions": False, "python_enable_replacements": False}  # no variable is a table
+    with duckdb.connect(":memory:", config=settings) as connection:
         for name in sorted(words & made.keys()):
             connection.register(name, made[name](run))
         try:

@@ -110,7 +110,8 @@ class Session:
                     waiting = self._impatient()
                     self._drain(bool(waiting) or any(sink.live for sink in self.sinks))
                     for sink in waiting:
-                        self._feed(sink, 0, NOTHING)
+                        if sink in self.sinks:  # one that has just raised an error is removed
+                            self._feed(sink, 0, NOTHING)
             else:
                 work()
 

@@ -77,6 +77,12 @@ def test_a_killed_process_loses_the_last_batch_and_that_is_stated(tmp_path: Path
     assert run.error.endswith("; 1000 events in damaged parts are missing")
     run.save(tmp_path / "rest.flnb")
     assert load_run(tmp_path / "rest.flnb").ops["exp"].count == 1000
+    whole = (path / folder.JOURNAL).read_bytes()
+    (path / folder.JOURNAL).write_bytes(whole.splitlines(keepends=True)[0])
+    run = load_run(path)
+    assert (run.events, run.error) == (
+        0, "interrupted: journal.jsonl is cut off: the events in 3 further files are missing"
+    )  # fmt: skip
     with record(path=path, replace=True):
         pass
     assert load_run(path).events == 0

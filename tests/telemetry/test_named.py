@@ -43,12 +43,17 @@ def test_an_empty_run_has_the_tables(tmp_path: Path) -> None:
         pass
     for name in ("ops", "memory", "scopes", "steps", "metrics"):
         assert run.sql(f"select count(*) from {name}").values.tolist() == [[0]]
-    assert "seconds" in run.sql("from ops").columns
+    run.save(tmp_path / "empty.flnb")
+    for one in (run, load_run(tmp_path / "empty.flnb")):
+        assert one.sql("select typeof(sum(t0)), typeof(sum(seconds)) from ops").values.tolist() == [["DOUBLE"] * 2]
 
 
 def test_a_query_that_is_wrong_lists_the_tables(run: Any) -> None:
     with pytest.raises(ValueError, match=r"(?s)run\.sql: .*opps.*The tables are ops, memory, scopes, steps,"):
         run.sql("select * from opps")
+    for variable in ("run", "words"):  # of the function that asks DuckDB
+        with pytest.raises(ValueError, match=f"Table with name {variable} does not exist"):
+            run.sql(f"select * from {variable}")
     for nothing in ("", ";", "-- a comment"):
         with pytest.raises(ValueError, match=r"run\.sql: the query is empty; expected SQL such as"):
             run.sql(nothing)
@@ -71,7 +76,8 @@ def test_frames_of_polars_and_pandas_have_the_same_rows(run: Any) -> None:
     other = run.to_polars()
     frame = run.to_pandas()
     assert other["op"].to_list() == frame["op"].tolist()
-    assert other["t0"].to_list() == frame["t0"].tolist()
+    for time in ("t0", "t1", "seconds"):
+        assert other[time].to_list() == frame[time].tolist()
     assert other["line"].to_list() == frame["line"].tolist() == [""] * 24
 
 

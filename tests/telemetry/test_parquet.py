@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import resource
 import shutil
 import zipfile
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import RunFileError, intern, load_run, record, schema
+from flnb_telemetry import RunFileError, intern, load_run, record, runs, schema
 from flnb_telemetry.formats import parquet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -253,3 +254,7 @@ def test_other_files_are_told_apart(tmp_path: Path) -> None:
         archive.writestr("manifest.json", json.dumps({"format": "something else"}))
     with pytest.raises(RunFileError, match="is a ZIP file but no flnb run"):
         load_run(tmp_path / "other.zip")
+    os.mkfifo(tmp_path / "pipe.flnb")
+    with pytest.raises(RunFileError, match="is a pipe or a device; expected a file or a folder"):
+        load_run(tmp_path / "pipe.flnb")
+    assert [each.state for each in runs(tmp_path) if each.path.endswith("pipe.flnb")] == ["unreadable"]

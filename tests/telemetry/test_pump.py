@@ -143,6 +143,30 @@ def test_a_sink_that_raises_stops_alone() -> None:
     assert whole.rows()[:, 1].tolist() == [1, 2]
 
 
+def test_a_sink_that_raises_although_it_is_due_stops_alone() -> None:
+    class Full(Collector):
+        patience = 0.0
+
+        def feed(self, lane: int, records: Any) -> None:
+            if len(records) or self.failure is not None:  # from then on at every call, as a recording on a full disk
+                raise OSError("full disk")
+
+    full, whole = Full(), Collector()
+    session = pump.attach(full, interval=0.001)
+    pump.attach(whole)
+    bus.emit(schema.OP, 1)
+    deadline = time.monotonic() + 20
+    while full.failure is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    bus.emit(schema.OP, 2)
+    pump.flush()
+    assert session.thread.is_alive()
+    with pytest.warns(UserWarning, match=r"Full stopped recording early: OSError\('full disk'\)"):
+        pump.detach(full)
+    pump.detach(whole)
+    assert whole.rows()[:, 1].tolist() == [1, 2]
+
+
 def test_a_second_sink_gets_what_comes_after_it_and_what_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus, "announcers", [lambda lane: lane.emit(schema.SEGMENT_ALLOC, 5, 1, 0, 4096)])
     first, second = Collector(), Collector()

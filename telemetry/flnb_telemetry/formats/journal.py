@@ -28,6 +28,7 @@ class Journal(NamedTuple):
         meta: the facts of the run.
         over_limit: the number of events that were dropped because the recording had reached its limit.
         lost: the number of events in files that are missing or damaged.
+        lines: the number of lines.
         end: the facts known at the end of the run; None if it has not ended.
         called: the call stacks, in the form in which a manifest has them.
     """
@@ -38,6 +39,7 @@ class Journal(NamedTuple):
     over_limit: int
     meta: dict[str, Any]
     lost: int
+    lines: int
     end: dict[str, Any] | None
     called: dict[str, Any]
 
@@ -54,10 +56,10 @@ def read_journal(place: Path, known: Collection[str] = ()) -> Journal:
     """Read the journal of a folder, and check the files that it lists except those with ``known`` names."""
     names: dict[str, list[Any]] = {name: [] for name in folder.NAMES}
     parts: dict[str, list[tuple[str, int]]] = {}
-    until = over_limit = lost = 0
+    until = over_limit = lost = lines = 0
     end, meta, called = None, {}, {}
     for batch, line in enumerate(_lines(place)):
-        meta = line["meta"]
+        meta, lines = line["meta"], batch + 1
         if "end" in line:
             end, called = line["end"], line["stacks"]
             break
@@ -70,7 +72,7 @@ def read_journal(place: Path, known: Collection[str] = ()) -> Journal:
             else:
                 lost += rows
         until, over_limit = max(until, line["until"]), line["over_limit"]
-    return Journal(names, parts, until, over_limit, meta, lost, end, called)
+    return Journal(names, parts, until, over_limit, meta, lost, lines, end, called)
 
 
 def _is_whole(part: Path, size: int, crc: int) -> bool:
@@ -108,12 +110,24 @@ def read_folder(place: Path, earlier: Recording | None = None) -> Recording:
         facts["over_limit"] += journal.lost
         lost = f"{quantity.count(journal.lost)} events in damaged parts are missing"
         facts["error"] = f"{facts['error']}; {lost}" if facts["error"] else f"interrupted: {lost}"
+    if not running and (unlisted := _unlisted(place, journal.lines)):
+        facts["error"] = f"interrupted: {folder.JOURNAL} is cut off: the events in {unlisted} further files are missing"
     names = {name: items for name, items in journal.names.items() if items or name not in parquet.OPTIONAL}
     whole = manifest | journal.called | names | {"run": facts, "meta": journal.meta or manifest["meta"]}
     tables = Stored(place, files(place, journal.parts))
     if isinstance(known, Stored):
         tables.reuse(known)
     return parquet.restored(whole, tables)
+
+
+def _unlisted(place: Path, lines: int) -> int:
+    """Return the number of files of batches that have no line in the journal; 0 if it is only the batch after the last.
+
+    The process may have been killed while it wrote the batch after the last line; ``lines`` is the number of lines.
+    """
+    parts = (name.split(".") for name in os.listdir(place) if folder.PART.fullmatch(name))
+    further = [int(first) for first, *_ in parts if first.isdecimal() and int(first) >= lines]
+    return len(further) if max(further, default=0) > lines else 0
 
 
 INTERRUPTED = (

@@ -157,6 +157,8 @@ def _load(path: Path, earlier: Recording | None = None) -> Any:
     ``earlier`` is the result of an earlier call for the same folder, or None.
     """
     if not path.is_dir():
+        if not path.is_file():  # to open a pipe would wait for its writer
+            raise RunFileError(f"flnb.load_run: {os.fspath(path)!r} is a pipe or a device; expected a file or a folder")
         with open(path, "rb") as file:
             first = file.read(64).removeprefix(codecs.BOM_UTF8).lstrip()[:2]
         if first[:1] == b"\x80":  # a pickle
@@ -234,8 +236,9 @@ def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
     ``formats`` are the accepted values of the manifest's entry "format", by default those of a run and of `Ranks`.
     """
     if not isinstance(manifest, dict) or manifest.get("format") not in (formats or (FORMAT, RANKS)):
+        what = "a folder" if os.path.isdir(path) else "a ZIP file"
         raise RunFileError(
-            f"flnb.load_run: {os.fspath(path)!r} is a ZIP file but no flnb run; expected one that run.save wrote"
+            f"flnb.load_run: {os.fspath(path)!r} is {what} but no flnb run; expected one that run.save wrote"
         )
     known = {"version": ("file version", FORMAT_VERSION), "schema": ("event schema", schema.VERSION)}
     for key, (what, newest) in known.items():
