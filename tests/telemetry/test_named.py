@@ -67,6 +67,10 @@ def test_names_that_are_no_utf8_are_answered(tmp_path: Path, program: Any) -> No
     assert run.sql("select scope from ops").values.tolist() == [["net?"]]
     run.ops.by("scope").to_csv(tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()[1].startswith("net?,1,")
+    with record() as formula, bus.scope("=1+1, or"):
+        program.op("add")
+    formula.ops.by("scope").to_csv(tmp_path / "b.csv")
+    assert (tmp_path / "b.csv").read_text(encoding="utf-8").splitlines()[1].startswith('"\'=1+1, or",1,')
     run.save(tmp_path / "a.flnb")
     assert load_run(tmp_path / "a.flnb").to_polars()["scope"].to_list() == ["net?"]
 

@@ -108,12 +108,15 @@ class OpStats:
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table to a CSV file, with columns for the keys and `NUMBERS`: times in ns, share from 0 to 1.
 
-        An existing file is replaced only when the new one is complete. Lone surrogates in names become "?".
+        An existing file is replaced only when the new one is complete. Lone surrogates in names become "?". A name that
+        begins with "=", "+", "-", "@" or white space gets a "'" before it: a spreadsheet would compute it.
         """
         with aside(path) as part, open(part, "w", newline="", encoding="utf-8", errors="replace") as file:
             rows = csv.writer(file)
             rows.writerow([*self.keys, *NUMBERS])
-            rows.writerows([*row.key, *(getattr(row, name) for name in NUMBERS)] for row in self.rows)
+            for row in self.rows:
+                key = [f"'{part}" if part.startswith(("=", "+", "-", "@", "\t", "\r")) else part for part in row.key]
+                rows.writerow([*key, *(getattr(row, name) for name in NUMBERS)])
 
     def cells(self) -> list[list[str]]:
         """Return the table as rows of texts, first the titles, then one row for each group."""
