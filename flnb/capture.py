@@ -7,7 +7,6 @@ from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
 from flnb_backends.tensor.captured import CapturedBackend, refuse_read_only
-from flnb_telemetry import bus, schema
 
 from flnb.autograd.tree import leaves, rebuild
 from flnb.autograd.variable import next_leaf
@@ -17,10 +16,10 @@ from flnb.dispatch.effects import Effects, effects
 from flnb.dispatch.guards import changed, guarded, hold
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.references import items_of, referred
-from flnb.graph.calls import KernelCalls
 from flnb.graph.direct import Direct, direct_of
 from flnb.graph.lending import address_of
 from flnb.graph.program import MOST_OPS, Program
+from flnb.graph.reporting import emit_compile
 from flnb.graph.results import Result
 from flnb.graph.values import Recorded, reachable
 from flnb.interface.tape import PARENTS, SEQ
@@ -118,9 +117,7 @@ class Captured:
         repeats = self._cleared or self.fresh or self.grown or self.effects.calls or self.effects.last or self._written
         self.program = Program(recorded, here, fuse, lends=not repeats and here.backend.reads_host)
         self._specs = [spec_of(x.spec.shape, x.spec.dtype, x.place.backend.buffer) for x in self.program.outputs]
-        calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in self.program.steps)
-        values = sum(len(group.members) for group in self.program.groups)
-        bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
+        emit_compile(self.program, t0)
 
     def _hold(self, tensors: Iterable[Tensor]) -> None:
         """Store the memory and hooks of tensors that are no arguments, and the strides of the gradients in `grown`."""

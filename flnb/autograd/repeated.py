@@ -107,8 +107,7 @@ def _described(root: Node, cotangent: Any, here: Any) -> Any:
     nodes.sort(key=itemgetter(SEQ), reverse=True)
     rank = {node[SEQ]: i for i, node in enumerate(nodes)}
     values = {cotangent._data.read(): 0}
-    leaves: dict[int, Node] = {}
-    last_write = dispatch.last_write
+    leaves, last_write = dict[int, Node](), dispatch.last_write
     key: list[Any] = [here.overridden, type(here.backend.over)]
     for node in nodes:
         plan, parents, seq = node[0], node[1], node[2]
@@ -117,15 +116,13 @@ def _described(root: Node, cotangent: Any, here: Any) -> Any:
         for parent in parents:
             if parent is None:
                 key.append(None)
-            elif (place := parent[2]) > 0:
-                key.append(rank[place])
-            else:
-                if place not in leaves:
-                    if type(parent[1]) is not tuple:  # it has hooks
-                        return None
-                    leaves[place] = parent
-                    rank[place] = -len(leaves)
-                key.append(rank[place])
+                continue
+            if (place := parent[2]) <= 0 and place not in leaves:
+                if type(parent[1]) is not tuple:  # it has hooks
+                    return None
+                leaves[place] = parent
+                rank[place] = -len(leaves)
+            key.append(rank[place])
         for x in node[SAVED:]:
             data: Any = getattr(x, "_data", None)
             if x is None:

@@ -135,19 +135,7 @@ def plan_memory(
         The plan; and for each group, a list of its values that are stored in memory.
     """
     lives = _Lives(groups, layouts, {*outputs, *[new for _, new in updates]}, careful)
-    home: dict[Value, Value] = {}
-    copies = []
-    for old, new in updates:
-        if lives.replaces(new, old):
-            home[new] = old
-        else:
-            copies.append((old, new))
-    free = [x for x in donated if all(x is not old for old, _ in updates)]
-    for value in outputs:
-        place = next((x for x in free if x.spec is value.spec and lives.replaces(value, x)), None)
-        if place is not None:
-            free.remove(place)
-            home[value] = place
+    home, copies = _homes(lives, updates, outputs, donated)
     kept = {new for _, new in copies}
     tenants: list[_Tenant] = []
     of: dict[Value, _Tenant] = {}
@@ -176,6 +164,24 @@ def plan_memory(
     offsets = {value: tenant.offset for value, tenant in of.items()}
     places = {i: (tenant.offset, tenant.size) for i, tenant in lent.items()}
     return MemoryPlan(sizes, offsets, home, copies, places), lives.stored
+
+
+def _homes(
+    lives: _Lives, updates: Sequence[tuple[Value, Value]], outputs: Collection[Value], donated: Collection[Value]
+) -> tuple[dict[Value, Value], list[tuple[Value, Value]]]:
+    """Return the existing value in whose memory each new value is written, and the updates that must be copied.
+
+    The arguments are those of `plan_memory`.
+    """
+    home = {new: old for old, new in updates if lives.replaces(new, old)}
+    copies = [(old, new) for old, new in updates if new not in home]
+    free = [x for x in donated if all(x is not old for old, _ in updates)]
+    for value in outputs:
+        place = next((x for x in free if x.spec is value.spec and lives.replaces(value, x)), None)
+        if place is not None:
+            free.remove(place)
+            home[value] = place
+    return home, copies
 
 
 @dataclass(eq=False)

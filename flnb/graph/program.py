@@ -369,9 +369,8 @@ class Program:
         self.placed_by = None
         moving = [arrays[value] for value in self.pointers.values]
         lents = [known.get(id(array)) for array in moving]
-        self.pointers.set_all(
-            [address_of(x) if lent is None else lent.address for x, lent in zip(moving, lents, strict=True)]
-        )
+        addresses = [address_of(x) if lent is None else lent.address for x, lent in zip(moving, lents, strict=True)]
+        self.pointers.set_all(addresses)
         for arguments, i, owner in self.drawn:
             arguments[i] = owner.numpy
         for backend in self.sites:

@@ -22,8 +22,8 @@ from flnb.dispatch.crossing import call
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import GRADIENT, OPTIMIZER_STATE
 from flnb.dispatch.table import OPS
-from flnb.graph.calls import KernelCalls
 from flnb.graph.program import MOST_OPS, Program
+from flnb.graph.reporting import emit_compile
 from flnb.graph.running import at_once, compute, materializing, run, running
 from flnb.graph.segments import Segment
 from flnb.graph.traces import Trace, to_compute, traced
@@ -258,9 +258,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
                 tensors[value] = tuple([tensors[inside[i]] for i in op.outputs])
     outputs = [tensors[value]._data.read() for value in trace.outputs]
     made = Program(Recorded(inputs, outputs), here, trace.values[0].place.fuse, lends=True)
-    calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in made.steps)
-    count = sum(len(group.members) for group in made.groups)
-    bus.emit(schema.COMPILE, t0, clock(), count, calls, 0, 0, bus.threads.here.context())
+    emit_compile(made, t0)
     return made
 
 

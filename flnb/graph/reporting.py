@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING, Any
 
-from flnb_telemetry import encoding, intern, schema
+from flnb_telemetry import bus, encoding, intern, schema
 from flnb_telemetry.schema import BACKWARD, FORWARD
 
 from flnb.dispatch import source_lines
 from flnb.dispatch.crossing import pull_plan
 from flnb.dispatch.plan import Plan
 from flnb.dispatch.table import OPS
+from flnb.graph.calls import KernelCalls
 from flnb.graph.pooling import pooling_of
 from flnb.graph.values import MOVE, PUT
 
@@ -18,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flnb.graph.nests import Nest
+    from flnb.graph.program import Program
     from flnb.graph.values import Value
 
-__all__ = ["contexts", "kernel_code", "kernel_event", "op_event", "shares"]
+__all__ = ["contexts", "emit_compile", "kernel_code", "kernel_event", "op_event", "shares"]
 
 
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
@@ -40,6 +43,13 @@ def contexts(values: Sequence[Value]) -> dict[Value, int]:
         line = "".join([line.brief for line in source_lines.lines(*value.site)[:1]])
         found[value] = intern.contexts.id_of(intern.contexts.items[number]._replace(line=line)) if line else number
     return found
+
+
+def emit_compile(program: Program, t0: int) -> None:
+    """Emit the event of a program that was made since the time ``t0`` (ns): its numbers of values and of calls."""
+    calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in program.steps)
+    values = sum(len(group.members) for group in program.groups)
+    bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
 
 
 def op_event(value: Value) -> int:

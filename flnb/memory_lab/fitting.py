@@ -152,11 +152,7 @@ def fit(
     ...     net(x).sum().backward()
     """
     limit = quantity.bytes_of(capacity, "fit(capacity=...)")
-    told = (methods,) if isinstance(methods, str) else tuple(methods)
-    unknown = [method for method in told if method not in METHODS]
-    if unknown or not told:
-        got = f"no method {unknown[0]!r}" if unknown else "methods is empty"
-        raise ValueError(f"flnb.memory.fit: {got}; there are {', '.join(map(repr, METHODS))}, give one or both")
+    told = _checked_methods(methods)
     run = recording(run, "fit")
     spec = current().manager if manager is None else manager
     rate = bandwidth_of(run) if bandwidth is None else quantity.bytes_of(bandwidth, "fit(bandwidth=...)")
@@ -164,18 +160,8 @@ def fit(
     candidates = choices(step, told, rate)
     if not candidates:
         raise ValueError(f"flnb.memory.fit: {_nothing(step, run.name, told)}")
-    first = best = _outcome(step.trace, spec)
-    again: tuple[str, ...] = ()
-    away: tuple[str, ...] = ()
-    trace, nbytes = step.trace, 0
-    for choice in candidates[:TRIED]:
-        if best.peak_reserved <= limit:
-            break
-        both = with_choice(again, away, choice)
-        changed, bytes_ = step.changed(*both)
-        outcome = _outcome(changed, spec)
-        if (outcome.peak_reserved, changed.peak_live) < (best.peak_reserved, trace.peak_live):
-            best, (again, away), trace, nbytes = outcome, both, changed, bytes_
+    first = _outcome(step.trace, spec)
+    (again, away), best, trace, nbytes = _searched(step, candidates, spec, first, limit)
     before = (first.peak_reserved, step.trace.peak_live)
     away = shortest(step, away, [call for call in step.calls if call.scope in again])
     return Fit(
@@ -183,6 +169,41 @@ def fit(
         sum(map(step.seconds, again)), nbytes, nbytes / rate, limit,
         step.decided(again, away), trace,
     )  # fmt: skip
+
+
+def _checked_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the argument ``methods`` of `fit` as a tuple; raise ValueError if it is empty or has an unknown name."""
+    told = (methods,) if isinstance(methods, str) else tuple(methods)
+    unknown = [method for method in told if method not in METHODS]
+    if unknown or not told:
+        got = f"no method {unknown[0]!r}" if unknown else "methods is empty"
+        raise ValueError(f"flnb.memory.fit: {got}; there are {', '.join(map(repr, METHODS))}, give one or both")
+    return told
+
+
+def _searched(
+    step: Step, candidates: Sequence[Any], spec: Any, first: Any, limit: int
+) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], Any, Trace, int]:
+    """Return the modules to recompute and to offload, with the replay's outcome, its trace, and the bytes moved.
+
+    Args:
+        step: the recorded step.
+        candidates: the choices to try, the best first.
+        spec: the memory manager for replays.
+        first: the outcome of the step without any choice.
+        limit: the peak (bytes) at which the search ends.
+    """
+    both: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+    best, trace, nbytes = first, step.trace, 0
+    for choice in candidates[:TRIED]:
+        if best.peak_reserved <= limit:
+            break
+        more = with_choice(*both, choice)
+        changed, moved = step.changed(*more)
+        outcome = _outcome(changed, spec)
+        if (outcome.peak_reserved, changed.peak_live) < (best.peak_reserved, trace.peak_live):
+            both, best, trace, nbytes = more, outcome, changed, moved
+    return both, best, trace, nbytes
 
 
 def _nothing(step: Step, name: str, methods: Sequence[str]) -> str:

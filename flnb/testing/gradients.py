@@ -47,15 +47,10 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
         GradientError: the relative error exceeds ``tolerance``. The message names the argument, the element with the
             largest error, the order of the derivative, and both values.
     """
-    rng = np.random.default_rng(0)
-    arrays = [np.asarray(x) for x in inputs]
+    rng, arrays = np.random.default_rng(0), [np.asarray(x) for x in inputs]
     wanted = [i for i, a in enumerate(arrays) if a.dtype == np.float64]
-    narrow = [] if wanted else [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
-    if narrow and _projected(function, arrays, narrow, np.ones(()))[1].requires_grad:
-        raise TypeError(
-            f"verify_grad: nothing to check: only float64 inputs are checked, as finite differences need that "
-            f"precision; got {', '.join(a.dtype.name for a in arrays)}"
-        )
+    if not wanted:
+        _refuse_narrow(function, arrays)
     sample = function(*[asarray(a) for a in arrays])
     if sample.dtype.kind in "biu":
         return 0
@@ -93,6 +88,16 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
         for i, s in zip(wanted, seconds, strict=True):
             second.of(i, s, rng.normal(size=arrays[i].shape), "second order")
     return len(wanted)
+
+
+def _refuse_narrow(function: Any, arrays: list[Array]) -> None:
+    """Raise TypeError if inputs of a floating-point dtype other than float64 would be differentiated."""
+    narrow = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
+    if narrow and _projected(function, arrays, narrow, np.ones(()))[1].requires_grad:
+        raise TypeError(
+            f"verify_grad: nothing to check: only float64 inputs are checked, as finite differences need that "
+            f"precision; got {', '.join(a.dtype.name for a in arrays)}"
+        )
 
 
 def _projected(function: Any, points: list[Array], wanted: list[int], weight: Array) -> tuple[list[Any], Any]:

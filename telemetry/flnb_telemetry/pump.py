@@ -28,8 +28,8 @@ from typing import Protocol
 
 import numpy as np
 
-from flnb_telemetry import bus, encoding, schema
-from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, numbers_in
+from flnb_telemetry import bus, schema
+from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, event_ns, numbers_in
 
 INTERVAL = 0.05
 SWITCH_INTERVAL = 0.001
@@ -257,7 +257,6 @@ lane_type: type[Lane] = Lane
 """The class of the buffers of threads, see `use_lanes`."""
 session: Session | None = None
 _lock = threading.RLock()
-_event_ns: float | None = None
 
 
 def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERVAL) -> Session:
@@ -378,28 +377,6 @@ def recording() -> Sink | None:
     """Return the first attached sink that is not a live view; None if there is none."""
     current = session
     return next((sink for sink in list(current.sinks) if not sink.live), None) if current is not None else None
-
-
-def event_ns() -> float:
-    """Return the nanoseconds that a thread needs to write an event, including two clock readings.
-
-    The first call measures this time, which takes about 1 ms.
-    """
-    global _event_ns
-    if _event_ns is None:
-        lane = Lane(0)
-        count, code = 2048, schema.OP | encoding.FLOAT_TIMES
-        best = 1 << 62
-        for _ in range(3):
-            lane.pending.clear()
-            began = clock()
-            for index in range(count):
-                t0 = perf_counter()
-                t1 = perf_counter()
-                lane.pending += (code, t0, t1, 0, index, lane.context, 0, 0)
-            best = min(best, clock() - began)
-        _event_ns = best / count
-    return _event_ns
 
 
 def _after_fork() -> None:

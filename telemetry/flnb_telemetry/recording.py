@@ -95,9 +95,8 @@ class Recording(Exports, Run):
         self.over_limit = 0  # records that arrived after `limit` bytes, or could not be written
         self._limit = NEVER if limit is None else limit // schema.RECORD_BYTES
         self.folder, self.patience = folder, None if folder is None else folder.patience
-        self._settings = {"limit": limit, "grad_interval": grad_interval, "stacks": False} | (
-            folder.settings() if folder else {}
-        )
+        written = folder.settings() if folder else {}
+        self._settings = {"limit": limit, "grad_interval": grad_interval, "stacks": False} | written
         self._batches: schema.Batches = []
         self._written: Written | None = None  # the state of the folder to which `_batches` is the rest
         self._writer = Worker(WRITER)
@@ -162,8 +161,7 @@ class Recording(Exports, Run):
     def _lose(self, batches: schema.Batches) -> None:
         """Count events in memory as lost."""
         lost = sum(len(rows) for _, rows in batches)
-        self.events -= lost
-        self.over_limit += lost
+        self.events, self.over_limit = self.events - lost, self.over_limit + lost
 
     def finish(self, error: BaseException | None = None) -> None:
         """Receive the last events and stop; `meta` then lists the backends and managers that ran."""
@@ -261,8 +259,7 @@ class Recording(Exports, Run):
     def ops(self) -> OpStats:
         """Statistics of the ops, a row for each name; `.by("scope", "phase")` groups by other keys. See `OpStats`."""
         prepared = [each for kind in PREPARING for each in schema.tuples(self.table(kind), "t0", "t1")]
-        spent = sum(t1 - t0 for t0, t1 in outermost(prepared))
-        return OpStats(self.table("op"), self.catalog, prepared=spent)
+        return OpStats(self.table("op"), self.catalog, prepared=sum(t1 - t0 for t0, t1 in outermost(prepared)))
 
     @property
     def collectives(self) -> Collectives:

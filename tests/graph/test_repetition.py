@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import threading
-import weakref
 from collections import Counter
 from typing import Any
 
@@ -17,7 +14,6 @@ from flnb import models, nn, optim
 from flnb.backends import DeferredBackend, NumpyBackend
 from flnb.dispatch import state
 from flnb.graph import repetition, running
-from flnb.graph.program import Program
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 12
 
@@ -126,66 +122,6 @@ def test_a_loop_that_reads_the_loss_before_the_backward_pass() -> None:
         np.testing.assert_array_equal(found[1][1][key], value, err_msg=key)
     programs = [each.program for each in known().values() if each.program is not None]
     assert len(programs) == 2  # the forward pass, and the rest
-
-
-def test_values_stay_computable_after_ctrl_c_in_a_program() -> None:
-    class Interrupted(NumpyBackend):
-        when = 10**9
-
-        def tanh(self, x: Any, out: Any = None) -> Any:
-            Interrupted.when -= 1
-            if Interrupted.when == 0:
-                raise KeyboardInterrupt
-            return np.tanh(x, out)
-
-    flnb.manual_seed(0)
-    other = nn.Linear(4, 4)
-    reference = optim.SGD(other.parameters(), lr=0.1)
-    with flnb.use_backend(DeferredBackend(Interrupted)):
-        flnb.manual_seed(0)
-        layer = nn.Linear(4, 4)
-        optimizer = optim.SGD(layer.parameters(), lr=0.1)
-
-        def step(layer: Any, optimizer: Any) -> None:
-            optimizer.zero_grad()
-            (flnb.tanh(layer(flnb.asarray(X))) ** 2).sum().backward()
-            optimizer.step()
-
-        for i in range(6):
-            if i in (3, 4):
-                Interrupted.when = 1
-                with pytest.raises(KeyboardInterrupt):
-                    step(layer, optimizer)
-                flnb.sync()
-            else:
-                step(layer, optimizer)
-            with flnb.use_backend(NumpyBackend()):
-                step(other, reference)
-                expected = other.weight.data.numpy()
-            np.testing.assert_allclose(layer.weight.data.numpy(), expected, rtol=1e-5)
-
-
-def test_an_error_in_a_program_names_the_op_and_the_rest_can_be_computed() -> None:
-    class Failing(NumpyBackend):
-        broken = False
-
-        def tanh(self, x: Any, out: Any = None) -> Any:
-            if Failing.broken:
-                raise ValueError("no tanh today")
-            return np.tanh(x, out)
-
-    with flnb.use_backend(DeferredBackend(Failing)):
-        for i in range(6):
-            Failing.broken = i == 4
-            x = flnb.exp(flnb.asarray(X + i)) + 1.0
-            y = flnb.tanh(x) * 2.0 + x
-            if Failing.broken:
-                with pytest.raises(ValueError, match="no tanh today") as caught:
-                    y.numpy()
-                assert any("recorded earlier" in note for note in caught.value.__notes__)
-                np.testing.assert_allclose(x.numpy(), np.exp(X + i) + 1, rtol=1e-6)
-                Failing.broken = False
-            np.testing.assert_allclose(y.numpy(), np.tanh(x.numpy()) * 2 + x.numpy(), rtol=1e-6)
 
 
 def test_threads_that_share_inputs_run_one_program_after_the_other() -> None:
@@ -337,50 +273,6 @@ def test_a_recording_of_a_program_tells_of_every_op(fuse: bool) -> None:
         assert not program.table("kernel")["t0"].size
 
 
-def test_a_result_that_only_a_later_op_reads_is_not_computed_twice() -> None:
-    calls: list[str] = []
-
-    class Telling(NumpyBackend):
-        def sin(self, x: Any, out: Any = None) -> Any:
-            calls.append("sin")
-            return np.sin(x, out)
-
-    with flnb.use_backend(DeferredBackend(Telling)):
-        for i in range(5):
-            calls.clear()
-            x = flnb.sin(flnb.asarray(X + i)) * 1.0
-            y, z = x + 1.0, x * 2.0
-            del x
-            np.testing.assert_allclose((y * y + y).numpy(), (np.sin(X + i) + 1.5) ** 2 - 0.25, atol=1e-5)
-            np.testing.assert_allclose(z.numpy(), np.sin(X + i) * 2, rtol=1e-5)
-            assert calls == ["sin"]
-
-
-def test_programs_are_forgotten_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repetition, "MOST_PROGRAMS", 2)
-    monkeypatch.setattr(repetition, "MOST_KNOWN", 4)
-    known().clear()
-    with flnb.use_backend("deferred"):
-        for _ in range(3):
-            for n in (2, 3, 4):
-                for _ in range(2):
-                    np.testing.assert_allclose(loop(flnb.ones((n, 3))).shape, (n, 3))
-                    loop(flnb.ones((n, 3))).numpy()
-    assert len(known()) <= 4
-    assert sum(each.program is not None for each in known().values()) <= 2
-
-
-def test_a_memory_manager_ends_with_its_last_use_and_its_programs_with_it() -> None:
-    with flnb.use_memory_manager("caching") as manager, flnb.use_backend("deferred"):
-        for _ in range(4):
-            loop(flnb.ones((2, 3))).numpy()
-        assert any(each.program is not None for each in known().values())
-    ended = weakref.ref(manager)
-    del manager
-    gc.collect()
-    assert ended() is None
-
-
 def test_equal_zeros_of_other_signs_are_told_apart() -> None:
     def f(zero: float) -> list[float]:
         x = flnb.ones(3)
@@ -419,35 +311,6 @@ def test_a_recording_sees_the_program_of_the_steps_before_in_its_scopes() -> Non
                 step()
 
 
-def test_results_that_something_refers_to_are_not_written_by_later_steps() -> None:
-    with flnb.use_backend(DeferredBackend("numpy", fuse=False)):
-        x = flnb.ones((64, 64))
-        kept: list[tuple[Any, Any]] = []
-        for i in range(12):
-            x = flnb.tanh(x * 1.5 + 0.25) - x * 0.125
-            flnb.sync()
-            if i % 3 == 0:
-                kept.append((x, x.numpy().copy()))  # a tensor
-            elif i % 3 == 1:
-                kept.append((x.numpy()[1:], x.numpy()[1:].copy()))  # an array, which is a view of its memory
-        for tensor, expected in kept:
-            np.testing.assert_array_equal(np.asarray(tensor), expected)
-
-
-def test_steps_of_training_allocate_only_gradients_that_are_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    with flnb.use_backend(DeferredBackend("numpy", fuse=False)):
-        step = Steps("lenet", optim.Adam)
-        for _ in range(8):
-            step()
-        before = flnb.memory.stats()["allocs"]
-        for _ in range(4):
-            step()
-        assert flnb.memory.stats()["allocs"] - before <= 4  # scratch for a pull, at most
-        flnb.memory.release_cached()
-        step()
-        assert np.isfinite(step().item())
-
-
 def test_a_program_computes_on_its_backend_after_the_session_has_had_another() -> None:
     before, deferred = state.session.backend, DeferredBackend("numpy")
     try:
@@ -456,48 +319,6 @@ def test_a_program_computes_on_its_backend_after_the_session_has_had_another() -
             np.testing.assert_allclose(loop(flnb.asarray(X)).numpy(), loop(flnb.asarray(X)).numpy(), rtol=1e-6)
     finally:
         flnb.set_backend(before)
-
-
-def test_a_program_that_fails_where_its_ops_do_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with flnb.use_backend(DeferredBackend("numpy")):
-        expected = loop(flnb.asarray(X)).numpy().copy()
-        for _ in range(3):
-            loop(flnb.asarray(X)).numpy()
-
-        def broken(self: Any, inputs: Any) -> Any:
-            raise KeyError("a defect")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Program, "run", broken)
-            with pytest.warns(
-                RuntimeWarning, match="op by op, which is slower, because their program failed: KeyError"
-            ):
-                np.testing.assert_array_equal(loop(flnb.asarray(X)).numpy(), expected)
-
-
-@pytest.mark.parametrize(("where", "begin"), [("spec_of", 0), ("_built", 3)])
-def test_ctrl_c_while_a_program_is_made_leaves_none_that_is_half_made(
-    where: str, begin: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, interrupts = getattr(repetition, where), []
-
-    def once(*arguments: Any) -> Any:
-        if not interrupts:
-            interrupts.append(where)
-            raise KeyboardInterrupt
-        return made(*arguments)
-
-    monkeypatch.setattr(repetition, "WORTH", 1)
-    with flnb.use_backend(DeferredBackend("numpy")):
-        for i in range(6):
-            if i == begin:
-                monkeypatch.setattr(repetition, where, once)
-            x, number = flnb.asarray(np.full(3, float(i), np.float32)), 1.0 if i < 3 else 2.0
-            y = (flnb.tanh(x) + number) * x
-            with contextlib.suppress(KeyboardInterrupt):
-                flnb.sync()
-            np.testing.assert_allclose(y.numpy(), [(np.tanh(i) + number) * i] * 3, 1e-6)
-    assert interrupts
 
 
 @pytest.mark.parametrize("fuse", [False, True])

@@ -144,17 +144,7 @@ def read(
     Returns:
         The graph, and the number of older nodes that are missing from it.
     """
-    child, parent = pairs(ops, table("edge"))
-    if failed is not None:
-        made = ops["node"][(ops["parent0"] != 0) | (ops["parent1"] != 0)]
-        kept = child >= made.min(initial=child.max(initial=0) + 1)
-        raised = max(made.max(initial=0), child.max(initial=0)) + 1
-        args = [failed[name] for name in ("parent0", "parent1")]
-        child = np.append(child[kept], [raised] * 2)
-        parent = np.append(parent[kept], [a or raised for a in args])  # without arguments it reads itself
-    else:
-        root = root or int(ops["node"].max(initial=0))  # edges are those of all steps
-        child, parent = child[child <= root], parent[child <= root]
+    child, parent = _edges(ops, table("edge"), root, failed)
     every = _ascending(child)
     row, _ = located(every, child)
     order = np.argsort(row, kind="stable")
@@ -184,12 +174,27 @@ def read(
     plan = np.where(measured["plan"] > 0, measured["plan"], plan)  # of a composite; ops are those of its body
     saved = np.where(seen, measured["saved"], catalog.saved[plan])
     graph = Graph(
-        ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start,
-        up,
+        ids, plan, context, forward, backward, saved, _gradients(sampled, at, seen), start, up,
         leaf_ids, *_leaves(leaf_ids, table("leaf"), sampled),
         line=measured["name"], failed=failed["message"] if failed else 0, origin=origins[0] if len(origins) else -1,
     )  # fmt: skip
     return graph, lacking
+
+
+def _edges(ops: schema.Columns, edges: schema.Columns, root: int, failed: dict[str, int] | None) -> tuple[Ints, Ints]:
+    """Return the pairs (child, parent) from which `read` makes a graph, among them those of a failed op.
+
+    `edges` has those of all steps. For the other arguments see `read`.
+    """
+    child, parent = pairs(ops, edges)
+    if failed is None:
+        root = root or int(ops["node"].max(initial=0))
+        return child[child <= root], parent[child <= root]
+    made = ops["node"][(ops["parent0"] != 0) | (ops["parent1"] != 0)]
+    kept = child >= made.min(initial=child.max(initial=0) + 1)
+    raised = max(made.max(initial=0), child.max(initial=0)) + 1
+    args = [failed[name] or raised for name in ("parent0", "parent1")]  # without arguments it reads itself
+    return np.append(child[kept], [raised] * 2), np.append(parent[kept], args)
 
 
 def pairs(ops: schema.Columns, edges: schema.Columns) -> tuple[Ints, Ints]:

@@ -16,7 +16,8 @@ from flnb.testing.cuda import EmulatedDevice, emulate, emulated_device
 if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.driver import Driver
 
-pytest.register_assert_rewrite("tests.backends.cuda.ordered")  # its programs say which values differ
+# their programs say which values differ
+pytest.register_assert_rewrite("tests.backends.cuda.ordered", "tests.backends.cuda.ordered_backend")
 
 EMULATED_ONLY = "test_memory", "test_mutants", "test_recorded", "test_traffic"
 """Files of tests that break something on purpose, or count: an illegal address would end a GPU's context for all."""
