@@ -103,8 +103,10 @@ def grad_of(
 def _start(root: Variable, grad: Any) -> tuple[Node, Any]:
     """Return the node and the cotangent with which a backward begins, after checks of both."""
     node, value = root._node, root._data
-    if bus.lanes is not None and type(value) is np.ndarray and value.size == 1 and not np.isfinite(value.item()):
-        bus.want_grad_stats = True
+    if bus.lanes is not None and type(value) is np.ndarray and value.size == 1:
+        number = value.item()
+        if number - number != 0:  # NaN or infinite
+            bus.want_grad_stats = True
     if node is None:
         raise RuntimeError(
             "backward: this Variable does not require grad: no Variable that requires grad went into it, or it was "

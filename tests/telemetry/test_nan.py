@@ -152,5 +152,10 @@ def test_a_buffer_with_nan_or_inf_is_told_from_one_whose_squares_overflow(dtype:
         spoiled_at[1, 2] = value
         assert any_bad([large, spoiled_at])
         assert any_bad([np.array(value, dtype)])
+        many = [np.ones((3, 2), dtype)[:, ::-1].T for _ in range(30)]  # so many are joined, with large ones apart
+        many += [np.ones(1 << 14, dtype), np.ones((), dtype), np.ones(3, np.float32)]
+        assert not any_bad(many)
+        for at in (0, 17, 30, 31, 32):
+            assert any_bad([np.full_like(each, value) if i == at else each for i, each in enumerate(many)])
     assert any_bad([np.array([1, complex(0, np.inf)], np.complex64)])
     assert not any_bad([np.array([1, 2]), np.array([True, False])])
