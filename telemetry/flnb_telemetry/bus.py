@@ -317,9 +317,12 @@ def mark_step(total: int = 0) -> None:
 
 def _end_step(t0: int, index: int, total: int) -> None:
     """Emit the event of step `index` of `total` (0 if unknown), which began at `t0` (ns) and ends now."""
-    threads.here.walked = False
+    here, now = threads.here, lanes
+    here.walked = False
     _steps.get().opens = t1 = clock()
-    emit(schema.STEP, t0, t1, index, total)
+    if now is not None:
+        lane = here.lane if here.lanes is now else here.new_lane(now)
+        lane.pending += (schema.STEP, t0, t1, index, total, 0, 0, 0)
 
 
 def current_step() -> int:

@@ -32,6 +32,10 @@ from flnb_telemetry import bus, schema
 from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, event_ns, numbers_in
 
 INTERVAL = 0.05
+CALM = 4
+"""The largest number of intervals for which the pump pauses while no sink is live."""
+FASTEST = 1 << 20
+"""The most records that a thread is expected to write in a second."""
 SWITCH_INTERVAL = 0.001
 NOTHING = np.empty((0, schema.WORDS), np.int64)
 PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks that the pump runs
@@ -104,7 +108,7 @@ class Session:
         sys.setswitchinterval(min(self._switch, SWITCH_INTERVAL))
         while not self.over:
             try:
-                work = self._asked.get(timeout=self.interval)
+                work = self._asked.get(timeout=self._pause())
             except Empty:
                 with self._working:
                     waiting = self._impatient()
@@ -114,6 +118,18 @@ class Session:
                             self._feed(sink, 0, NOTHING)
             else:
                 work()
+
+    def _pause(self) -> float:
+        """Return the seconds until the next round.
+
+        In each round the pump takes the GIL from the program. So rounds are rarer while no sink is live, unless a
+        buffer could be full before the next one.
+        """
+        if any(sink.live for sink in self.sinks):
+            return self.interval
+        room = min((x.limit - len(x.pending) for x in list(self.lanes)), default=numbers_in(self.capacity))
+        waits = [wait for sink in self.sinks for wait in (sink.grad_interval, sink.patience) if wait is not None]
+        return max(self.interval, min([CALM * self.interval, room / schema.WORDS / FASTEST, *waits]))
 
     def ask(self, work: Callable[[], None], patience: float | None = None) -> None:
         """Run a function on the pump's thread and wait for its end; its error is raised in the calling thread.

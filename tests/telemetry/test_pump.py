@@ -41,6 +41,27 @@ def test_a_patient_sink_is_fed_when_a_buffer_fills_at_a_flush_and_at_the_end(sin
     assert len(sink.rows()) == session.events == 53
 
 
+def test_rounds_are_rarer_while_no_sink_is_live_and_no_buffer_could_be_full_before_the_next(sink: Any) -> None:
+    sink.live = False
+    session = pump.attach(sink)
+    lane = bus.lanes.lane
+    assert session._pause() == pump.CALM * pump.INTERVAL
+    sink.grad_interval = 0.1
+    assert session._pause() == 0.1
+    sink.grad_interval, sink.patience = None, 0.0
+    assert session._pause() == pump.INTERVAL
+    sink.patience = None
+    with session._working:  # the pump leaves these records where they are
+        lane.pending += (0,) * (lane.limit - schema.WORDS * pump.FASTEST // 10)
+        assert session._pause() == pytest.approx(0.1)
+        lane.pending += (0,) * (lane.limit - len(lane.pending))
+        assert session._pause() == pump.INTERVAL
+        lane.pending.clear()
+        sink.live = True
+        assert session._pause() == pump.INTERVAL
+    pump.detach(sink)
+
+
 def test_a_flush_waits_for_a_slow_sink_only_as_long_as_it_was_told(sink: Any) -> None:
     writing, written = threading.Event(), threading.Event()
 
