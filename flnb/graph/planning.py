@@ -169,9 +169,9 @@ def plan_memory(
 def _homes(
     lives: _Lives, updates: Sequence[tuple[Value, Value]], outputs: Collection[Value], donated: Collection[Value]
 ) -> tuple[dict[Value, Value], list[tuple[Value, Value]]]:
-    """Return the existing value in whose memory each new value is written, and the updates that must be copied.
+    """Return the attributes ``home`` and ``copies`` of a `MemoryPlan`.
 
-    The arguments are those of `plan_memory`.
+    The arguments are those of `plan_memory`, and the lifetimes of values.
     """
     home = {new: old for old, new in updates if lives.replaces(new, old)}
     copies = [(old, new) for old, new in updates if new not in home]

@@ -184,7 +184,7 @@ def _checked_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
 def _searched(
     step: Step, candidates: Sequence[Any], spec: Any, first: Any, limit: int
 ) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], Any, Trace, int]:
-    """Return the modules to recompute and to offload, with the replay's outcome, its trace, and the bytes moved.
+    """Return the modules to recompute or offload, the outcome of their replay, the replayed trace, and the bytes moved.
 
     Args:
         step: the recorded step.

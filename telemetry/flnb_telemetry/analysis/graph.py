@@ -182,9 +182,9 @@ def read(
 
 
 def _edges(ops: schema.Columns, edges: schema.Columns, root: int, failed: dict[str, int] | None) -> tuple[Ints, Ints]:
-    """Return the pairs (child, parent) from which `read` makes a graph, among them those of a failed op.
+    """Return the columns child and parent from which `read` makes a graph, including the entries of a failed op.
 
-    `edges` has those of all steps. For the other arguments see `read`.
+    The arguments are those of `read`; `edges` has the events of all steps.
     """
     child, parent = pairs(ops, edges)
     if failed is None:

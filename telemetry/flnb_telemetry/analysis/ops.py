@@ -109,7 +109,7 @@ class OpStats:
         """Write the table to a CSV file, with columns for the keys and `NUMBERS`: times in ns, share from 0 to 1.
 
         An existing file is replaced only when the new one is complete. Lone surrogates in names become "?". A name that
-        begins with "=", "+", "-", "@" or white space gets a "'" before it: a spreadsheet would compute it.
+        begins with "=", "+", "-", "@" or white space gets a "'" before it, or a spreadsheet would compute it.
         """
         with aside(path) as part, open(part, "w", newline="", encoding="utf-8", errors="replace") as file:
             rows = csv.writer(file)

@@ -121,9 +121,9 @@ def read_folder(place: Path, earlier: Recording | None = None) -> Recording:
 
 
 def _unlisted(place: Path, lines: int) -> int:
-    """Return the number of files of batches that have no line in the journal; 0 if it is only the batch after the last.
+    """Return the number of files of batches that have no line in the journal, which has ``lines`` lines.
 
-    The process may have been killed while it wrote the batch after the last line; ``lines`` is the number of lines.
+    Return 0 if all of them are of the next batch: the process may have been killed before it wrote that batch's line.
     """
     parts = (name.split(".") for name in os.listdir(place) if folder.PART.fullmatch(name))
     further = [int(first) for first, *_ in parts if first.isdecimal() and int(first) >= lines]
