@@ -126,15 +126,16 @@ class Report:
         heads = "check", "backend", "", "calls", "error", "time", ""
         rows = [_cells(result) for result in self.results]
         used = [i for i, head in enumerate(heads) if head not in MEASURED or any(row[i] for row in rows)]
-        return tables.html([[row[i] for i in used] for row in (heads, *rows)], caption=self.title)
+        sides = "".join("<<<>>><"[i] for i in used)
+        return tables.html([[row[i] for i in used] for row in (heads, *rows)], sides, self.title)
 
 
 def _cells(result: Result) -> list[Markup]:
     """Return the HTML cells of a result: check, backend, outcome, calls, error, time, and details of a failure."""
     good, bad = ("✓ ok", "--jp-success-color1,#2e7d32"), ("✗ failed", "--jp-error-color1,#d32f2f")
     mark, colour = good if result.passed else bad
-    check = html_text(result.check)
-    error, time = (text and f"<span style='white-space:nowrap'>{text}</span>" for text in result.shown.values())
+    check, *measured = html_text(result.check), *result.shown.values()
+    check, error, time = (text and f"<span style='white-space:nowrap'>{text}</span>" for text in (check, *measured))
     cells = (
         _button(result.op, check) if result.op else check, html_text(result.backend),
         f"<b style='color:var({colour});white-space:nowrap'>{mark}</b>", str(result.tried), error, time, _what(result),

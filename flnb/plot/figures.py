@@ -19,7 +19,7 @@ MIB = 2**20
 INK = "#6f757b"
 AXIS = {
     "gridcolor": "rgba(127,127,127,0.25)", "zerolinecolor": "rgba(127,127,127,0.4)",
-    "automargin": True, "title": {"standoff": 15},
+    "automargin": True, "title": {"standoff": 15}, "ticklabelstandoff": 4,
 }  # fmt: skip
 MANAGERS = ("#359cdf", "#a35226", "#5c906b", "#8a63b8", "#c9922b", "#c2528b", "#3f9a9a", "#7d7f2a")
 TEMPLATE = {

@@ -197,7 +197,7 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
     share = {"overlaying": "y", "side": "right", "title": "share"} | ticks | {"showgrid": False}
     # above the axes: beside them the legend would lie on the ticks of the right one
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-    figure.update_layout(yaxis2=share, legend=above, margin={"t": 104, "r": 72, "b": 128})
+    figure.update_layout(yaxis2=share, legend=above, margin={"t": 104, "r": 72, "b": 128}, height=480)
     peak, average = quantity.significant(found.at_peak), quantity.significant(found.average)
     headline = f"reserved / live is {peak}× at the peak, {average}× on time average"
     most = 4 * max(found.at_peak, found.average)  # while next to nothing is live the ratio may be thousands
@@ -243,12 +243,14 @@ def replay(found: Replay) -> Any:
         figure.add_bar(x=[row.ratio_at_peak], y=[name], name=manager, **about)
     for text, height in found.bounds.items():
         line = {"color": INK, "dash": "dot" if text == packed else "dash"}
-        side = "top right" if text == packed else "bottom right"  # the two are often at one height
+        # the two are often at one height; on the left little is live yet
+        side = "top left" if text == packed else "bottom left"
         figure.add_hline(y=height / MIB, line=line, annotation_text=text, annotation_position=side)
     least = found.bounds[packed] / max(1, found.trace.peak_live)
     figure.add_vline(x=least, line={"color": INK, "dash": "dot"}, xref="x2", yref="y2")
     title = "reserved / live at the peak"
-    ratio_axis = {"domain": [0.76, 1], "anchor": "y2", "title": title, "rangemode": "tozero"}
+    most = max([row.ratio_at_peak for row in found.rows], default=1.0)
+    ratio_axis = {"domain": [0.76, 1], "anchor": "y2", "title": title, "range": [0, 1.25 * most]}  # with room for texts
     figure.update_layout(
         yaxis_range=[0, 1.1 * top / MIB], xaxis_domain=[0, 0.56], xaxis2=ratio_axis,
         yaxis2={"anchor": "x2", "autorange": "reversed"}, legend={"orientation": "h", "y": -0.2},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flnb_telemetry import palette, quantity, schema
+from flnb_telemetry import quantity, schema
 from flnb_telemetry.analysis.memory import BlockView, SegmentView
 from flnb_telemetry.formats import svg
 from flnb_telemetry.safe_text import html_text
@@ -28,8 +28,6 @@ def manager_html(manager: MemoryManager) -> str:
         f"{quantity.count(stats['allocs'])} allocations, {quantity.count(stats['frees'])} frees"
     )
     segments = [_view(one) for one in manager.snapshot()]
-    used = sorted({block.category for segment in segments for block in segment.blocks})
-    legend = " ".join(f"<span style='color:{palette.CATEGORY[name][0]}'>■</span> {name}" for name in used)
     bars = svg.segment_bars(segments, "segments", SEGMENTS)
     device = manager.device
     limit = "" if device.capacity is None else f" of {size(device.capacity)}"
@@ -37,7 +35,7 @@ def manager_html(manager: MemoryManager) -> str:
         f"<div style='{BOX};min-width:26em'><div><b>{html_text(type(manager).__name__)}</b> "
         f"<span style='{CODE}'>{html_text(manager.name)}</span> "
         f"<span style='{DIM}'>on {html_text(device.name)}{limit}</span>"
-        f"</div><div style='{DIM}'>{sums}</div>{bars}<div style='{DIM}'>{legend}</div></div>"
+        f"</div><div style='{DIM}'>{sums}</div>{bars}</div>"
     )
 
 

@@ -163,7 +163,7 @@ class _Drawing:
 def _number(value: Value) -> str:
     """Return a constant value's number as text, empty for other values."""
     known = value.op is None and value.attributes and not value.spec.ndim
-    return quantity.significant(float(value.tensor._data)) if known else ""
+    return f"{float(value.tensor._data):.3g}" if known else ""
 
 
 def _described(value: Value) -> str:

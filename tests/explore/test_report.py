@@ -36,6 +36,14 @@ def test_html_escapes_and_marks_by_more_than_colour():
     assert "var(--jp-error-color1" in html
 
 
+def test_numbers_are_aligned_to_the_right_and_names_of_checks_are_not_wrapped():
+    head, row = REPORT._repr_html_().split("<tr>")[1:3]
+    assert {text: side for side, text in re.findall(r"text-align:(\w+)[^>]*>(\w*)<", head) if text} == {
+        "check": "left", "calls": "right", "error": "right", "time": "right",
+    }  # fmt: skip
+    assert "white-space:nowrap'>add</span>" in row
+
+
 def test_a_click_on_an_op_tells_the_dashboard():
     html = REPORT._repr_html_()
     assert html.count("flnb-select") == 2  # rows without an op have no button

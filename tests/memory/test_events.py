@@ -168,4 +168,5 @@ def test_what_is_too_small_for_a_block_is_mentioned_in_text_and_html():
     assert said in repr(state)
     assert "not in these sums: 2 results below 1.00 KiB" in state._repr_html_()
     assert "not in these sums" not in repr(before)
+    assert ">input</text>" in state._repr_html_(), "the picture says what its colours mean"
     assert weight.shape, (bias.shape, view.shape, scalar.shape) == ((10,), (4,), ())

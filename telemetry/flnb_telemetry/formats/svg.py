@@ -74,6 +74,19 @@ def _box(x: float, y: float, width: float, height: float, style: str, title: str
     return f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}" {style}>{about}</rect>'
 
 
+def _fill(category: str) -> str:
+    return f'fill="{palette.CATEGORY[category][0]}"'
+
+
+def _legend(categories: Sequence[str], x: float, y: float) -> str:
+    """Return the names of memory categories, each beside a square of its colour, in a row from (x, y)."""
+    body = ""
+    for name in categories:
+        body += _box(x, y, 9, 9, _fill(name)) + _text(x + 12, y + 8, name.replace("_", " "))
+        x += 24 + 6 * len(name)
+    return body
+
+
 def pictures(run: Recording) -> list[str]:
     """Return the pictures of a recording: a curve for each metric, memory over time, the slowest ops."""
     curves = [curve(name, metric["step"], metric["value"]) for name, metric in run.metrics.items()]
@@ -146,16 +159,15 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
 
     said = f"live {quantity.size(live)}, flat" if live - least < FLAT * live else f"live ≤ {quantity.size(live)}"
     said += f", reserved ≤ {quantity.size(reserved)}" + ", above" * above
-    below, body, legend = np.zeros(len(line.t)), "", 60
+    below, body, drawn = np.zeros(len(line.t)), "", []
     for name in palette.STACK:
         level = below + line.by_category[:, schema.CATEGORIES.index(name)]
         if (level > below).any():
-            fill = f'fill="{palette.CATEGORY[name][0]}"'
             edge = np.concatenate([height(level), height(below)[::-1]])
-            body += _path("polygon", np.concatenate([x, x[::-1]]), edge, fill)
-            body += _box(legend, HEIGHT - 14, 9, 9, fill) + _text(legend + 12, HEIGHT - 6, name.replace("_", " "))
-            legend += 24 + 6 * len(name)
+            body += _path("polygon", np.concatenate([x, x[::-1]]), edge, _fill(name))
+            drawn.append(name)
         below = level
+    body += _legend(drawn, 60, HEIGHT - 14)
     body += _path("polyline", x, height(line.reserved), 'fill="none" stroke="currentColor" stroke-dasharray="3 2"')
     body += _text(2, 12, said)
     begin, close = quantity.duration(1e9 * t[0]), quantity.duration(1e9 * end)
@@ -170,7 +182,10 @@ def block_map(state: MemoryState) -> str:
 
 
 def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> str:
-    """Return the `limit` largest segments as SVG bars with their blocks, below a text; free parts are left empty."""
+    """Return the `limit` largest segments as SVG bars with their blocks, below a text; free parts are left empty.
+
+    Below them stand the names of the blocks' categories, with their colours.
+    """
     segments = sorted(every, key=lambda segment: segment.size, reverse=True)[:limit]
     if not segments:
         return "<p>no segments</p>"
@@ -183,7 +198,10 @@ def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> st
         y = 20 + 20 * i
         for block in segment.blocks:
             title = f"{block.category} {quantity.size(block.size)} {block.op} {block.scope}".rstrip()
-            fill = f'fill="{palette.CATEGORY[block.category][0]}"'
-            body += _box(2 + block.offset * scale, y, max(0.5, block.size * scale - 0.3), 16, fill, title)
+            width = max(0.5, block.size * scale - 0.3)
+            body += _box(2 + block.offset * scale, y, width, 16, _fill(block.category), title)
         body += _box(2, y, max(1.0, segment.size * scale), 16, dashed)
-    return picture("blocks in their segments", body, 24 + 20 * len(segments))
+    inside = {block.category for segment in segments for block in segment.blocks}
+    below = 24 + 20 * len(segments)
+    body += _legend([name for name in palette.STACK if name in inside], 2, below)
+    return picture("blocks in their segments", body, below + 14 * bool(inside))
