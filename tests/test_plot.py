@@ -194,7 +194,7 @@ def test_a_roofline_holds_the_ops_under_the_peaks(computed: Any) -> None:
 
 
 def test_a_roofline_measures_the_peaks_itself(computed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plot, "measured", lambda: Peaks(1e9, 2e9, 3e9))
+    monkeypatch.setattr(plot, "measure_peaks", lambda: Peaks(1e9, 2e9, 3e9))
     assert plot.roofline(computed).layout.annotations[0].text == "matrix product 1.00 GFLOP/s"
 
 

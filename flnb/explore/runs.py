@@ -7,15 +7,14 @@ import shutil
 import textwrap
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import Recording, load_run, quantity, tables
-from flnb_telemetry.analysis import roofline
 from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text, safe_text
 
+from flnb.explore.peaks import measured_peaks
 from flnb.explore.work import Work, in_steps, step_durations, total, works_of
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ DISPENSABLE = (("FLOP/s B", "bytes/s B"), ("bound",), ("bytes A", "bytes B"), ("
 """The columns that a terminal without enough room leaves out, in this order."""
 UNLIMITED = 1 << 16
 """The number of characters in a line if the output is not a terminal."""
-measured_peaks = cache(roofline.measured)
-"""The function that measures the machine's highest FLOP/s and bytes/s, once in a process."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import palette, quantity
-from flnb_telemetry.analysis.roofline import Peaks, Point, measured, points
+from flnb_telemetry.analysis.roofline import Peaks, Point, points
 from flnb_telemetry.safe_text import html_text
 
+from flnb.explore.peaks import measure_peaks
 from flnb.plot.figures import INK, LONGEST, TEMPLATE, blank_figure
 from flnb.plot.memory import fragmentation, memory, replay
 from flnb.plot.modes import modes
@@ -97,7 +98,7 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
     """
     figure = blank_figure(f"Roofline of {run.name}", "FLOPs per byte", "GFLOP/s")
     found = points(run.table("op"), run.catalog)
-    roof = peaks or measured()
+    roof = peaks or measure_peaks()
     figure.update_layout(legend_itemsizing="constant")
     figure.update_xaxes(type="log", dtick=1)
     figure.update_yaxes(type="log", dtick=1, rangemode="normal")

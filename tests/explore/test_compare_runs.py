@@ -10,6 +10,7 @@ import pytest
 from flnb_telemetry.analysis.roofline import Peaks
 
 import flnb
+from flnb.explore.peaks import measure_peaks
 from flnb.explore.runs import ComparedRow
 from flnb.explore.work import Work
 
@@ -234,6 +235,23 @@ def test_the_peaks_are_measured_once(pair: tuple[Recording, Recording], monkeypa
     monkeypatch.setattr("flnb.explore.runs.measured_peaks", measure)
     assert flnb.compare_runs(*pair).peaks == PEAKS
     assert calls == [1]
+
+
+def test_the_peak_of_products_is_the_cpu_backend_s_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = np.ones((64, 64), np.float32)
+    products: list[Any] = []
+
+    def measured(product: Any = None) -> Peaks:
+        products.append(product and product(a, a, np.empty_like(a)))
+        return PEAKS
+
+    monkeypatch.setattr("flnb.explore.peaks.roofline.measured", measured)
+    assert measure_peaks() == PEAKS
+    try:
+        with flnb.use_backend("cpu"):
+            assert products.pop().tolist() == (a @ a).tolist()
+    except (ImportError, OSError):
+        assert products == [None]
 
 
 def test_what_is_wrong_is_said(pair: tuple[Recording, Recording]) -> None:

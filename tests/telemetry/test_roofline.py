@@ -81,3 +81,10 @@ def test_the_best_round_counts_but_not_the_first(monkeypatch: pytest.MonkeyPatch
 
 def test_measured_peaks_are_positive() -> None:
     assert min(measured()) > 0
+
+
+def test_the_product_that_is_measured_may_be_another_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(roofline, "_best", lambda work, calls: [work(), 1.0][1])
+    assert measured(lambda a, b, out: seen.extend((a.shape, b.shape, out.shape))).flops == 2 * roofline.SIDE**3
+    assert set(seen) == {(roofline.SIDE, roofline.SIDE)}

@@ -2,7 +2,7 @@
 
 Williams, Waterman and Patterson 2009, "Roofline: an insightful visual performance model for multicore architectures":
 an op is limited by the speed of the processor and by the rate at which memory delivers the bytes it needs. `measured`
-determines both limits in this process, with as many threads as its NumPy uses.
+determines both limits in this process, with as many threads as its NumPy (or another library's product) uses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from flnb_telemetry import schema
     from flnb_telemetry.intern import Catalog, Plan
+
+    Floats = NDArray[np.float32]
 
 __all__ = ["Peaks", "Point", "measured", "points", "traffic"]
 
@@ -93,8 +97,10 @@ def points(ops: schema.Columns, catalog: Catalog) -> list[Point]:
     return sorted(found, key=lambda point: -point.total)
 
 
-def measured() -> Peaks:
+def measured(product: Callable[[Floats, Floats, Floats], object] = np.matmul) -> Peaks:
     """Measure the limits of this process in float32, by a matrix product and by copies of a large and a small array.
+
+    The function `product` computes the matrix product of its first two arguments and stores it in the third.
 
     Short runs of all three are repeated until none becomes faster, for two seconds at most, so that other programs that
     use the machine for a part of this time do not lower the result. Needs 128 MiB. A copy of n bytes counts as 2 n
@@ -104,7 +110,7 @@ def measured() -> Peaks:
     c, large, small = np.empty_like(a), *(np.ones((2, nbytes // 4), np.float32) for nbytes in (LARGE, SMALL))
     (near, source), (far, much) = small, large  # here: to take an array apart takes as long as to copy a small one
     works: list[tuple[Callable[[], object], int]] = [
-        (lambda: np.matmul(a, a, out=c), 1), (lambda: np.copyto(far, much), 1), (lambda: np.copyto(near, source), 400),
+        (lambda: product(a, a, c), 1), (lambda: np.copyto(far, much), 1), (lambda: np.copyto(near, source), 400),
     ]  # fmt: skip
     best, steady, until = [math.inf] * len(works), 0, time.perf_counter() + LONGEST
     while steady < STEADY and time.perf_counter() < until:
