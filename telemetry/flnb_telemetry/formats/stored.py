@@ -14,6 +14,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.extras import require
+from flnb_telemetry.formats.footer import TYPES, Footer, read_footer
 from flnb_telemetry.safe_text import safe_text
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class Stored(Mapping[str, schema.Columns]):
             empty = schema.table(schema.kind_of(kind), [])
             for source in sources[self._inspected.get(kind, 0) :]:
                 with source.open() as file:
-                    self.check(kind, _extremes(inspected(file, empty, source.rows)))
+                    self.check(kind, _extremes(inspected(file, empty, source.rows)[0], empty))
             self._inspected[kind] = len(sources)
 
 
@@ -189,14 +190,15 @@ def damaged(path: str | os.PathLike[str], error: Exception, what: str = "") -> R
     )
 
 
-def _extremes(file: Any) -> schema.Columns:
-    """Return the minimum and maximum of each column, from the metadata of a Parquet file."""
-    found: dict[str, list[Any]] = {}
-    for i in range(file.metadata.num_row_groups):
-        for column in map(file.metadata.row_group(i).column, range(file.metadata.num_columns)):
-            if (known := column.statistics) is not None and known.has_min_max:
-                found.setdefault(column.path_in_schema, []).extend((known.min, known.max))
-    return {name: np.array(numbers) for name, numbers in found.items()}
+def _extremes(footer: Footer, empty: schema.Columns) -> schema.Columns:
+    """Return the minimum and maximum of each column in the row groups, from the metadata of a Parquet file."""
+    found: dict[str, bytes] = {}
+    for chunk in (chunk for chunks in footer.groups for chunk in chunks if chunk.name in empty):
+        found[chunk.name] = found.get(chunk.name, b"") + b"".join(chunk.extremes)
+    codes = {name: "u" if empty[name].dtype.kind == "u" else "i" for name in found}
+    return {
+        name: np.frombuffer(data, f"<{codes[name]}{TYPES[footer.columns[name]][1]}") for name, data in found.items()
+    }
 
 
 def merge(kind: schema.Kind, tables: list[schema.Columns]) -> schema.Columns:
@@ -303,32 +305,30 @@ class _Counted(io.RawIOBase):
         return self._count
 
 
-def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> Any:
-    """Return a `pyarrow.parquet.ParquetFile` after checks of its metadata, such as the number of rows.
+def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> tuple[Footer, Any]:
+    """Return the footer of a Parquet file and a `pyarrow.parquet.ParquetFile`, after checks of the metadata.
 
     Args:
         file: the open Parquet file.
         empty: the columns to read, with their dtypes.
         count: the number of rows that the manifest names.
     """
-    found = require("pyarrow.parquet", "lab", "loading a run").ParquetFile(file)
-    size, metadata = file.seek(0, os.SEEK_END), found.metadata
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    chunks = [group.column(i) for group in groups for i in range(group.num_columns)]
-    rows = sum(group.num_rows for group in groups)
-    if not rows == metadata.num_rows == count or any(chunk.num_values > count for chunk in chunks):
-        raise ValueError(f"the table has {metadata.num_rows:,} rows, the manifest says {count:,}")
-    if rows > ROWS_PER_BYTE * size or any(chunk.total_uncompressed_size > 16 * rows + 4096 for chunk in chunks):
+    footer, size = read_footer(file), file.seek(0, os.SEEK_END)
+    rows, names = sum(chunks[0].rows for chunks in footer.groups if chunks), footer.columns.keys()
+    if rows != count:
+        raise ValueError(f"the table has {rows:,} rows, the manifest says {count:,}")
+    most = 16 * rows + 4096
+    if rows > ROWS_PER_BYTE * size or any(chunk.nbytes > most for chunks in footer.groups for chunk in chunks):
         raise ValueError(f"the table claims {rows:,} rows, more than its {size:,} bytes can hold")
-    kinds = {metadata.schema.column(i).physical_type for i in range(metadata.num_columns)}
-    if not kinds <= {"INT32", "INT64", "DOUBLE"}:
-        raise ValueError(f"the table has columns of the types {sorted(kinds)}, expected numbers only")
-    names, types = set(metadata.schema.names), require("pyarrow", "lab").types
+    if not set(footer.columns.values()) <= TYPES.keys():
+        expected = ", ".join(name for name, _ in TYPES.values())
+        raise ValueError(f"the table has columns of other types than {expected}, expected numbers only")
+    found, types = require("pyarrow.parquet", "lab", "loading a run").ParquetFile(file), require("pyarrow", "lab").types
     if not all(types.is_integer(field.type) or types.is_floating(field.type) for field in found.schema_arrow):
         raise ValueError("the table has columns that are no numbers")
-    if len(names) != metadata.num_columns or not empty.keys() - OLDER <= names:
+    if len(names) != len(found.schema_arrow) or not empty.keys() - OLDER <= names:
         raise ValueError(f"the table has the columns {sorted(names)}, expected {sorted(empty)}")
-    return found
+    return footer, found
 
 
 OLDER = {"name", "place", "estimated"}
@@ -340,9 +340,9 @@ def _groups(file: IO[bytes], empty: schema.Columns, count: int) -> Iterator[sche
 
     `empty` is a table without rows that has the expected columns; `count` is the number of rows in the manifest.
     """
-    found = inspected(file, empty, count)
-    names = [name for name in empty if name in found.schema_arrow.names]
-    for i in range(found.metadata.num_row_groups):
+    footer, found = inspected(file, empty, count)
+    names = [name for name in empty if name in footer.columns]
+    for i in range(len(footer.groups)):
         group = found.read_row_group(i, columns=names, use_threads=False)
         table = dict(zip(group.column_names, group.columns, strict=True))
         older = np.zeros(group.num_rows, np.uint16)
