@@ -67,8 +67,9 @@ def cache(options: argparse.Namespace) -> None:
 def record(options: argparse.Namespace) -> int:
     """Run a Python script, record every op and allocation, and save the recording.
 
-    Options of `flnb record` come before SCRIPT; what follows SCRIPT is passed to it. The recording is also saved if the
-    script fails. The exit status is the script's.
+    Options of `flnb record` come before SCRIPT; what follows SCRIPT is passed to it. Events are written while the
+    script runs: `flnb top` can show them, and if the script is killed, only the last seconds are lost. The recording is
+    also saved if the script fails. The exit status is the script's.
     """
     from flnb.scripts import record_script
 
@@ -172,7 +173,7 @@ def export(options: argparse.Namespace) -> None:
 
     source = Path(options.run)
     target = Path(options.output or source.with_suffix(ENDINGS[options.to]))
-    if target == source:
+    if target == source or (target.exists() and source.exists() and target.samefile(source)):
         raise ValueError(f"flnb export: {source} is the recording itself; name another file with -o FILE")
     run = flnb.load_run(source)
     if isinstance(run, Mapping) and options.to != "html":

@@ -13,7 +13,10 @@ from flnb_telemetry.extras import require
 
 
 def record_script(script: str, arguments: Sequence[str], output: str | None = None) -> int:
-    """Run a script with these arguments, record it, and save the recording; returns the script's exit status.
+    """Run a script with these arguments and record it to a file; returns the script's exit status.
+
+    An existing recording is replaced. Until the script ends the recording is a folder, which remains if the process is
+    killed.
 
     Args:
         script: the path of a Python script.
@@ -21,7 +24,8 @@ def record_script(script: str, arguments: Sequence[str], output: str | None = No
         output: the file to write; by default the script's path with the ending .flnb.
 
     Raises:
-        FileNotFoundError: there is no such script.
+        FileNotFoundError: there is no such script, or no folder for ``output``.
+        FileExistsError: there is a file at ``output`` that is no recording.
         ImportError: pyarrow is not installed (extra "lab").
         ValueError: ``output`` is None, and -o or --output is among the arguments.
     """
@@ -36,20 +40,22 @@ def record_script(script: str, arguments: Sequence[str], output: str | None = No
     target = Path(output or path.with_suffix(".flnb"))
     saved_arguments, saved_path = sys.argv, sys.path[0]
     sys.argv, sys.path[0] = [script, *arguments], str(path.resolve().parent)
-    status = 0
+    status, begun = 0, False
     try:
-        with flnb.record(name=path.stem) as run:
+        with flnb.record(name=path.stem, path=target, replace=True):
+            begun = True
             runpy.run_path(script, run_name="__main__")
     except KeyboardInterrupt:
         status = 130
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception:
+        if not begun:  # the file cannot be written
+            raise
         sys.excepthook(*sys.exc_info())
         status = 1
     finally:
         sys.argv, sys.path[0] = saved_arguments, saved_path
-    run.save(target)
     print(f"flnb record: saved {target}; look at it with: flnb view {target}", file=sys.stderr)
     return status
 

@@ -85,6 +85,9 @@ def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "run 'exported' finished" in capsys.readouterr().out
     assert cli.main(["export", str(target), "--to", "torch-snapshot"]) == 2
     assert "is the recording itself; name another file with -o FILE" in capsys.readouterr().err
+    for other in (os.path.relpath(tmp_path / "a.flnb"), tmp_path / ".." / tmp_path.name / "a.flnb"):
+        assert cli.main(["export", str(tmp_path / "a.flnb"), "--to", "csv", "-o", str(other)]) == 2
+        assert "is the recording itself; name another file with -o FILE" in capsys.readouterr().err
     for name, head in (("html", "<!doctype html>"), ("csv", "op,count,total"), ("svg", "<svg ")):
         assert cli.main(["export", str(tmp_path / "a.flnb"), "--to", name]) == 0
         assert f"export: wrote {tmp_path / 'a'}.{name}\n" in capsys.readouterr().err
@@ -200,6 +203,30 @@ def test_a_script_may_have_its_own_output_if_the_recording_is_named(
     assert scripts.record_script("train.py", ["-o", "b"], "a.flnb") == 0
     assert capsys.readouterr().out == "['train.py', '-o', 'b']\n"
     assert Path("a.flnb").exists()
+
+
+def test_a_file_that_cannot_be_written_is_named_before_the_script_runs(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for output, said in (("nowhere/a.flnb", "there is no folder"), ("train.py", "is a file, but no recording")):
+        assert cli.main(["record", "-o", output, "train.py"]) == 2
+        shown = capsys.readouterr()
+        assert said in shown.err
+        assert shown.out == ""
+    assert script.read_text() == SCRIPT
+
+
+def test_a_script_that_is_killed_leaves_what_was_written(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal, flnb\ny = flnb.ones(3) * 2.0\nrun = flnb.load_run('train.flnb')\n"
+        "assert run.state == 'recording', run\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert run("record", "train.py", folder=tmp_path).returncode == -signal.SIGKILL
+    found = flnb.load_run(tmp_path / "train.flnb")
+    assert (found.name, found.state) == ("train", "failed")
+    assert found.error is not None
+    assert found.error.startswith("interrupted: the process ended without closing the recording")
 
 
 def test_runs_lists_the_recordings_of_a_folder(tmp_path: Path, capsys: Any) -> None:

@@ -58,3 +58,11 @@ def test_what_raises_leaves_the_old_file_alone(tmp_path: Path) -> None:
     with aside(path) as part:
         part.write_text("new")
     assert path.read_text() == "new"
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere' for path='.*nowhere/file'; make it"),
+        aside(tmp_path / "nowhere" / "file"),
+    ):
+        pass

@@ -37,6 +37,14 @@ def target_of(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def check_parent(target: Path) -> None:
+    """Raise FileNotFoundError if the folder in which a file is to be written does not exist."""
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {os.fspath(target.parent)!r} for path={os.fspath(target)!r}; make it first"
+        )
+
+
 @contextmanager
 def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Context manager: yields the path of a temporary file beside `path`, which is renamed to `path` at the end.
@@ -47,8 +55,10 @@ def aside(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         ValueError: `path` names no file.
         IsADirectoryError: there is a folder at `path`.
+        FileNotFoundError: the parent folder does not exist.
     """
     target = target_of(path)
+    check_parent(target)
     if target.is_dir():
         raise IsADirectoryError(
             f"path={os.fspath(path)!r} is a folder, perhaps of a recording that runs now; expected the path of a file"

@@ -26,7 +26,7 @@ import numpy as np
 
 from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.extras import require
-from flnb_telemetry.formats import aside, parquet, target_of
+from flnb_telemetry.formats import aside, check_parent, parquet, target_of
 from flnb_telemetry.formats.stored import Stored, encoded, files
 
 if TYPE_CHECKING:
@@ -291,10 +291,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _vacate(path: Path, replace: bool) -> None:
     """Check that a path for a new recording is free; with `replace`, delete a recording that exists there."""
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"flnb.record: there is no folder {os.fspath(path.parent)!r} for path={os.fspath(path)!r}; make it first"
-        )
+    check_parent(path)
     for place in (path, closing_name(path)):
         if not os.path.lexists(place):
             continue
