@@ -60,6 +60,7 @@ def _maker(form: Form) -> Any:
 def _entry(op: Op, operands: int, into: str) -> Callable[..., Any]:
     """Return the function that runs an op on ``operands`` operands; ``into`` is "out" to write into a given tensor."""
     makes = "kept" if op.body is not None else "memory" if op.writes_out else "view"
+    makes = "combined" if op.separately is not None else makes
     form = Form(operands, op.arity == 0, op.broadcasts, makes, into)
     made: Any = _maker(form)(op, op.plans, op.index)
     code = made.__code__.replace(
@@ -184,6 +185,8 @@ def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: 
     if here.interpreters:
         return intercepted(op, operands, attributes, out)
     try:
+        if op.separately is not None and not op.combines(operands, attributes):  # type: ignore[attr-defined]
+            return op.separately(*operands, *attributes)
         if op.body is not None and here.table[op.index] is None:
             return by_body(op, attributes, operands, here)
         _, operands = plan_for(op, operands, attributes, here)
@@ -196,6 +199,8 @@ def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: 
 def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
     """Run an op that its entry cannot run, because of an interpreter or because tensors are of another backend."""
     here = scoped() or state.session
+    if op.separately is not None:
+        return op.separately(*operands, *attributes)
     if not here.interpreters:
         return enter(op, adopted(op, operands, here), attributes, out)
     first = here.interpreters[-1]

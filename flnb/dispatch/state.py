@@ -107,8 +107,8 @@ class State:
         self.manager, self.min_block = manager, max(manager.min_block, 0) if makes_buffers else 0
 
     def bound(self, op: Any) -> Callable[..., Any] | None:
-        """Return the backend's method for an op; None for a composite for which the backend has none."""
-        if op.body is not None:
+        """Return the backend's method for an op; None for a composite or combined op for which the backend has none."""
+        if op.body is not None or op.separately is not None:
             return self.backend.method(op.name)
         method = bind(self.backend, op, planned=True)
         if type(self.backend).supports is not TensorBackend.supports:
@@ -123,10 +123,10 @@ class State:
         return self.table[index] is not None and plan.spec.dtype.char in self.backend.whole_dtypes
 
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
-        """Return the backend's method for a composite op, or a composite's gradient; None if it must run op by op.
+        """Return the backend's method for a composite, its gradient, or a combined op; None if it must run op by op.
 
         That is so if the backend has no such method for the plan's dtype, or if the user's class overrides a primitive
-        of the composite. ``index`` is the number of the op in the table.
+        of it. ``index`` is the number of the op in the table.
         """
         kernel = self.table[index]
         if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:  # as `offers`

@@ -18,7 +18,7 @@ from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.tracing import Tracing
 
-__all__ = ["OPS", "Op", "Pull", "Update", "describe", "named", "shaped"]
+__all__ = ["OPS", "Combined", "Op", "Pull", "Update", "describe", "named", "shaped"]
 
 OPS: dict[str, Op] = {}
 
@@ -64,6 +64,7 @@ class Op:
         body: for a composite op, the function that calls the ops of which it consists (`flnb.ops.composite`).
         joint: for a composite op, the function that returns the gradients of all inputs together.
         reads: the inputs that ``joint`` reads, and ``"y"`` if it reads the output, as in `Pull`; None for all of them.
+        separately: for a `Combined` op, the function that calls the ops that it combines.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Op:
     body: Callable[..., Any] | None = None
     joint: Callable[..., Any] | None = None
     reads: Collection[Any] | None = None
+    separately: Callable[..., Any] | None = None
     index: int = -1
     gradient: Any = None
 
@@ -173,6 +175,36 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+@dataclass(eq=False, repr=False)
+class Combined(Op):
+    """Public ops that a backend may compute in one call, such as a convolution and the addition of its bias.
+
+    The backend's method is optional. It is called for tensors of one dtype whose shapes the shape rule accepts.
+    Otherwise, and for interpreters, ``separately(*operands, *attributes)`` calls the ops, as if the user had done so:
+    each has an event and a node of its own. The gradients, ``pulls``, belong to the one call.
+    """
+
+    def combines(self, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> bool:
+        """Return whether a backend's method may be called for these operands."""
+        specs: tuple[Any, ...] = tuple([getattr(x, "_spec", None) for x in operands])
+        if any(s is None or s.dtype is not specs[0].dtype or s.kind is not specs[0].kind for s in specs):
+            return False
+        try:
+            self.infer(self, specs, attributes)
+        except (TypeError, ValueError):  # the ops' own errors are raised instead
+            return False
+        return bool(specs[0].dtype.kind == "f")
+
+    def complete(self, plan: Plan) -> Plan:
+        """Add to a plan which primitives the one call stands for; return the plan."""
+        trace = Tracing()
+        with use_interpreter(trace), state.recording(False):
+            self.separately(*map(trace.input, plan.specs), *plan.attributes)  # type: ignore[misc]
+        plan.primitives = frozenset([step.plan.op.name for step in trace.steps])
+        trace.steps.clear()
+        return plan
 
 
 def not_inferred(op: Op, *_: Any) -> Any:

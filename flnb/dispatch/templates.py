@@ -21,8 +21,8 @@ class Form(NamedTuple):
         operands: the number of operands.
         attributed: whether a tuple of attributes follows the operands.
         numbers: whether one operand may be a Python number.
-        makes: "memory" for a result in new memory, "view", or "kept" for a composite's result with the values that its
-            gradient reads.
+        makes: "memory" for a result in new memory, "combined" if the backend may lack the method for it, "view", or
+            "kept" for a composite's result with the values that its gradient reads.
         into: "" for a new result, "out" to write into a tensor given last.
     """
 
@@ -95,10 +95,12 @@ if plan.weight >= here.min_block:
 else:
     buffer, alloc = plan.blank and new_array((), plan.blank), 0
 """
-KEEP = f"""
+WHOLE = """
 kernel = here.whole(plan, index)
 if kernel is None:
-    return by_body(op, attributes, ({{operands}}), here)
+    return {instead}
+"""
+KEEP = f"""
 outs, alloc = None, 0
 if plan.weight >= here.min_block:
     category = {TAPED}
@@ -274,10 +276,10 @@ def _key(form: Form) -> str:
 
 def _rest(form: Form) -> str:
     """Return the source of the steps that follow after the operands' buffers have been taken."""
-    kept, view = form.makes == "kept", form.makes == "view"
+    kept, view, combined = form.makes == "kept", form.makes == "view", form.makes == "combined"
     arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
     run = RUN.format(
-        method="kernel" if kept else "here.table[index]", plan="plan", operands=form.listed,
+        method="kernel" if kept or combined else "here.table[index]", plan="plan", operands=form.listed,
         arguments=arguments + ("out=outs" if kept else "" if view else "buffer"),
     )  # fmt: skip
     if form.into:
@@ -289,15 +291,11 @@ def _rest(form: Form) -> str:
         f"n{form.names[i]}[2] if mask & {1 << i} else 0" if i < form.operands and not kept else "0" for i in range(2)
     ]
     body = NEED.format(mask=mask, nodes=nodes)
-    body += (
-        KEEP.format(
-            operands=form.listed, taped=TAPED, empty=EMPTY.format(spec="spec", plan="plan", category="category")
-        )
-        if kept
-        else "alloc = 0\n"
-        if view
-        else ALLOCATE
-    )
+    if combined:
+        body += WHOLE.format(instead=f"op.separately({form.listed}*attributes)")
+    elif kept:
+        body += WHOLE.format(instead=f"by_body(op, attributes, ({form.listed}), here)")
+    body += KEEP if kept else "alloc = 0\n" if view else ALLOCATE
     body += run + NUMBER + EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges))
     if form.operands > 2 or kept:  # analyses know a composite by them
         body += _more_edges([f"n{x}" for x in (form.names if kept else form.names[2:])])

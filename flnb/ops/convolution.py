@@ -15,11 +15,11 @@ from typing import Any
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.brief import brief
-from flnb.dispatch.table import Op, Pull, describe, named
+from flnb.dispatch.table import Combined, Op, Pull, describe, named
 from flnb.ops import elementwise as e
+from flnb.ops import reduction as r
 from flnb.ops.creation import asarray
 from flnb.ops.movement import pad, reshape
-from flnb.ops.reduction import floating
 from flnb.tensor import ArrayLike, Tensor
 
 Extents = tuple[int, ...]
@@ -113,6 +113,36 @@ def _declare(rank: int) -> Op:
     return convolve
 
 
+def _declare_biased(convolve: Op, rank: int) -> Op:
+    """Declare one op for the convolution ``convolve``, of images with ``rank`` dimensions, and the sum with a bias."""
+    of_image, of_weight = (pull.function for pull in convolve.pulls)  # type: ignore[union-attr]
+
+    def infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Extents, Any]:
+        _check_bias(convolve, specs[2].shape, specs[1].shape[:1])
+        return _infer(convolve, specs[:2], attributes)
+
+    def separately(x: Any, weight: Any, bias: Any, *placing: Any) -> Any:
+        y = convolve.entries[2, ""](x, weight, placing)
+        bias = bias if isinstance(bias, Tensor) else asarray(bias)
+        _check_bias(convolve, bias.shape, y.shape[1:2])
+        return e.biased(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
+
+    return Combined(
+        f"{convolve.name}_bias", "matmul", infer, flops=convolve.flops, separately=separately,
+        pulls=(
+            Pull({1}, lambda g, plan, x, w, b, y: of_image(g, plan, x, w, y)),
+            Pull({0}, lambda g, plan, x, w, b, y: of_weight(g, plan, x, w, y)),
+            Pull((), lambda g, plan, x, w, b, y: r.sum(g, (0, *range(2, rank + 2)))),
+        ),
+    )  # fmt: skip
+
+
+def _check_bias(op: Op, shape: Extents, expected: Extents) -> None:
+    """Raise an error if a bias does not have one number for each channel of the result."""
+    if shape != expected:
+        raise ValueError(f"{op.name}: expected a bias of shape {expected}, got {shape}")
+
+
 def _flops(result: Any, weight: Extents) -> int:
     """Return the number of floating-point operations of a convolution, from the result's spec and weight's shape."""
     return 2 * int(result.size) * math.prod(weight[1:])
@@ -129,6 +159,7 @@ def _placing(op: str, rank: int, stride: Any, padding: Any, dilation: Any, group
 def _convolution(rank: int) -> Callable[..., Any]:
     """Make the public function that convolves images with ``rank`` dimensions."""
     op = _declare(rank)
+    biased = _declare_biased(op, rank)
     image, kernel, result = (", ".join([n] * rank) for n in "533")
 
     def apply(
@@ -137,13 +168,9 @@ def _convolution(rank: int) -> Callable[..., Any]:
     ) -> Tensor:  # fmt: skip
         numbers = type(stride) is type(padding) is type(dilation) is type(groups) is int
         placing = (_placing if numbers else _placing.__wrapped__)(op.name, rank, stride, padding, dilation, groups)
-        y = op.entries[2, ""](x, weight, placing)
         if bias is None:
-            return y
-        bias = bias if isinstance(bias, Tensor) else asarray(bias)
-        if bias.shape != y.shape[1:2]:
-            raise ValueError(f"{op.name}: expected a bias of shape {y.shape[1:2]}, got {bias.shape}")
-        return e.biased(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
+            return op.entries[2, ""](x, weight, placing)
+        return biased.entries[3, ""](x, weight, bias, placing)
 
     apply.__doc__ = f"""Cross-correlation of x (N, C, {axes(rank)}) with weight (O, C / groups, K...), plus bias (O,).
 
@@ -211,7 +238,7 @@ def _pool(
         x: ArrayLike, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None,
         padding: int | Sequence[int] = 0,
     ) -> Tensor:  # fmt: skip
-        x = floating(x)
+        x = r.floating(x)
         if x.ndim != rank + 2:
             raise ValueError(f"{name}: expected x (N, C, {axes(rank)}), got {x._spec!r}")
         kernel = extents(kernel_size, rank, name, "kernel_size", 1)

@@ -43,7 +43,7 @@ def _convolutions(rng: np.random.Generator, rank: int, batch: int) -> Iterator[S
     function = getattr(ops, name)
     x, w = apart(rng, batch, 3, *size), apart(rng, 2, 3, *kernel)
     yield Sample(name, function, (x, w), empty.strip())
-    yield Sample(name, function, (x, w, apart(rng, 2)), f"{empty}bias")
+    yield Sample(f"{name}_bias", function, (x, w, apart(rng, 2)), empty.strip())
     inputs = apart(rng, batch, 4, *size), apart(rng, 6, 2, *kernel)
     yield Sample(name, lambda x, w: function(x, w, None, 2, 1, 2, 2), inputs, f"{empty}dilated in groups")
     placing = (2,) * rank, (1,) * rank, (1,) * rank

@@ -169,8 +169,8 @@ def test_a_click_on_an_op_marks_it_in_tape_and_memory(training: Page) -> None:
     root.get_by_role("tab", name="Overview").click()
     redrawn(page)
     before = page.evaluate(PICTURE)
-    root.locator("tr").filter(has=page.get_by_text("conv2d", exact=True)).first.click()
-    eventually(page, "window.__flnb.selection?.op", "conv2d")
+    root.locator("tr").filter(has=page.get_by_text("conv2d_bias", exact=True)).first.click()
+    eventually(page, "window.__flnb.selection?.op", "conv2d_bias")
     redrawn(page)
     marked = page.evaluate(PICTURE)
     changed = [index for index, (a, b) in enumerate(zip(before, marked, strict=True)) if a != b]

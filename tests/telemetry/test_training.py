@@ -51,7 +51,7 @@ def test_a_recorded_training_adds_up(train: Any) -> None:
     assert len(losses) == 5
     assert run.metrics["loss"]["step"].tolist() == [0, 1, 2, 3, 4]
     assert losses[-1] < losses[0]
-    assert run.ops["conv2d"].count == 5
+    assert run.ops["conv2d_bias"].count == 5
     by_scope = {row.key: row for row in run.ops.by("scope", "phase")}
     assert by_scope.keys() >= {
         ("sequential.0", "forward"), ("sequential.4", "forward"), ("sequential.0", "backward"), ("", "optimizer"),
@@ -68,7 +68,7 @@ def test_the_tape_has_every_parameter_and_no_loose_ends(train: Any) -> None:
     with flnb.record(grad_interval=1e-9) as run:
         train(3)
     tape = run.tape
-    assert {node.op for node in tape.nodes} >= {"conv2d", "max_pool2d", "matmul", "reshape", "cross_entropy"}
+    assert {node.op for node in tape.nodes} >= {"conv2d_bias", "max_pool2d", "matmul", "reshape", "cross_entropy"}
     assert tape.nodes[-1].op == "cross_entropy"
     known = {node.id for node in tape.nodes} | {leaf.id for leaf in tape.leaves}
     assert all(parent in known for node in tape.nodes for parent in node.parents)

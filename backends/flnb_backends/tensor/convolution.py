@@ -164,6 +164,13 @@ class Convolution:
         np.copyto(out, rows.reshape(o, n, *fit).swapaxes(0, 1))
         return out
 
+    def conv2d_bias(
+        self, x: Array, w: Array, b: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int,
+        out: Array | None = None,
+    ) -> Array:  # fmt: skip
+        y = self.conv2d(x, w, stride, padding, dilation, groups, out)
+        return np.add(y, b.reshape(-1, *(1,) * len(stride)), y)
+
     @in_single
     def conv2d_weight_grad(
         self, g: Array, x: Array, stride: Extents, padding: Extents, dilation: Extents, groups: int, kernel: Extents,
@@ -212,5 +219,6 @@ class Convolution:
         return out
 
     conv1d = conv3d = conv2d
+    conv1d_bias = conv3d_bias = conv2d_bias
     conv1d_input_grad = conv3d_input_grad = conv2d_input_grad
     conv1d_weight_grad = conv3d_weight_grad = conv2d_weight_grad

@@ -98,7 +98,7 @@ class DeferredBackend(meta.MetaBackend):
     def method(self, name: str) -> Any:
         """Return the method that records a primitive, or the other backend's method of a composite; None if missing."""
         op = OPS.get(name.removesuffix("_pull"))
-        if op is None:  # an optimizer's update: its ops are recorded
+        if op is None or op.separately is not None:  # of an optimizer's update, too, the ops are recorded
             return None
         return self.over.method(name) if op.body is not None else getattr(self, name)
 
