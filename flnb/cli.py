@@ -194,7 +194,7 @@ def diff(options: argparse.Namespace) -> None:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Train models on every backend and print a table of times and memory.
+    """Train models on one or more backends and print a table of times and memory.
 
     Progress goes to stderr. The exit status is 1 if a model could not be trained.
     """

@@ -42,7 +42,10 @@ class Magics:
             return print(doctor())
         if word in ("", "help"):
             return print(HELP)
-        raise ValueError(f"%flnb: unknown command {word!r}; the commands are dashboard, doctor and help")
+        raise ValueError(
+            f"%flnb: unknown command {word!r}; the commands are dashboard, doctor and help; "
+            f"those of a terminal, such as view, begin with an exclamation mark: !flnb {word}"
+        )
 
     def record(self, line: str, cell: str) -> Any:
         """Run the cell under `flnb.record`; the recording becomes the variable `run`, also if the cell fails.

@@ -190,7 +190,7 @@ export class FragmentationChart {
     }
     if (!Number.isNaN(level)) {
       horizontal(c, axis.left, axis.right, level, colours.dim, [3, 3]);
-      const [what, font] = [`time average ${ratio(curve.average)}`, theme.ui(10.5)];
+      const [what, font] = [`time average in view ${ratio(curve.average)}`, theme.ui(10.5)];
       const last = axis.right - 2 - theme.measure(what, font);
       note(what, font, colours.dim, range(Math.max(0, Math.floor((last - axis.left) / 6))).map((at) => last - at * 6), [level - 9, level + 9]);
     }
