@@ -339,8 +339,9 @@ def batch_norm(
     if not training:
         if eps < 0:
             raise ValueError(f"batch_norm: expected eps >= 0, got {eps}")
-        scale = weight * (1.0 / e.sqrt(e.add(running_var, eps)))
-        y = x * _channels(x, scale) + _channels(x, bias - e.multiply(running_mean, scale))
+        weight, bias, mean, variance = map(_in_float32, map(asarray, (weight, bias, running_mean, running_var)))
+        scale = weight * (1.0 / e.sqrt(e.add(variance, eps)))
+        y = x * _channels(x, scale) + _channels(x, bias - e.multiply(mean, scale))
         return _cast_like(y, x) if x.dtype.itemsize == 2 else y
     if eps <= 0:
         raise ValueError(f"batch_norm: training needs eps > 0, got {eps}: a channel may have equal values")

@@ -97,13 +97,14 @@ LARGE = [[300.0, -200.0, 500.0, 1.0], [1000.0, -1000.0, 5000.0, 30.0], [1.0, 0.0
     [
         lambda x: flnb.layer_norm(x, 4, flnb.ones_like(x[0]), flnb.ones_like(x[0])),
         lambda x: flnb.group_norm(x, 1),
+        lambda x: flnb.batch_norm(x, *(flnb.full_like(x[0], n) for n in (1e3, 6e4, 2e4, 6e4)), training=False),
         lambda x: flnb.gelu(x, "tanh"),
         lambda x: flnb.std(x, axis=1),
         lambda x: flnb.norm(x, axis=1),
         lambda x: flnb.norm(x, 3, axis=1),
         flnb.normalize,
     ],
-    ids=["layer_norm", "group_norm", "gelu_tanh", "std", "norm", "norm-3", "normalize"],
+    ids=["layer_norm", "group_norm", "batch_norm", "gelu_tanh", "std", "norm", "norm-3", "normalize"],
 )
 def test_squares_that_overflow_are_not_made_in_half_precision(function, half):
     x = flnb.asarray(LARGE, dtype=half)

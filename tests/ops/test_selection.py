@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -12,6 +12,7 @@ RNG = np.random.default_rng(11)
 NUMBERS = arrays.arrays(np.float64, arrays.array_shapes(max_dims=3, max_side=5), elements=st.integers(-3, 3))
 
 
+@settings(deadline=None)
 @given(NUMBERS, st.data())
 def test_topk_is_the_head_of_a_stable_sort(x, data):
     axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
@@ -25,6 +26,7 @@ def test_topk_is_the_head_of_a_stable_sort(x, data):
     assert k < 2 or (np.diff(ordered, axis=axis) > 0).all(), "no index twice"
 
 
+@settings(deadline=None)
 @given(NUMBERS, st.data())
 def test_median_and_extrema(x, data):
     axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
@@ -47,6 +49,16 @@ def test_padding(mode):
     x = RNG.normal(size=(3, 4))
     widths = ((2, 0), (1, 3))
     np.testing.assert_array_equal(flnb.pad(flnb.asarray(x), widths, mode=mode).numpy(), np.pad(x, widths, mode))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [("float16", 0.0, 1.0), ("float16", -3.0, 5.0), ("float32", 1.0, 1.000001)]
+)
+def test_uniform_numbers_are_below_the_upper_limit_in_every_dtype(dtype, low, high):
+    x = flnb.random.uniform((20_000,), low, high, dtype, flnb.random.Generator(0)).numpy()
+    assert low <= x.min() < x.max() < x.dtype.type(high)
+    assert x.max() == np.nextafter(x.dtype.type(high), x.dtype.type(low))
+    assert (flnb.random.uniform((3,), 2.0, 2.0, dtype) == 2.0).all()
 
 
 def test_iota_and_random_shapes():

@@ -193,11 +193,15 @@ class NumpyBackend(Whole, Updates, Convolution, Pooling, LinearAlgebra, Movement
     def random_uniform(self, low: float, high: float, source: np.random.Generator, out: Array) -> Array:
         if out.dtype in (np.float32, np.float64):
             source.random(out.shape, out.dtype, out)
-            if (low, high) != (0.0, 1.0):
-                np.multiply(out, high - low, out)
-                np.add(out, low, out)
+            if (low, high) == (0.0, 1.0):
+                return out
+            np.multiply(out, high - low, out)
+            np.add(out, low, out)
         else:
             out[...] = source.uniform(low, high, out.shape)
+        first, end = np.asarray([low, high], out.dtype)
+        if first < end:  # a sum, or a number in half precision, may have been rounded to ``high``
+            np.minimum(out, np.nextafter(end, first), out)
         return out
 
     @unnamed
