@@ -125,8 +125,8 @@ class State:
     def whole(self, plan: Any, index: int) -> Callable[..., Any] | None:
         """Return the backend's method for a composite, its gradient, or a combined op; None if it must run op by op.
 
-        That is so if the backend has no such method for the plan's dtype, or if the user's class overrides a primitive
-        of it. ``index`` is the number of the op in the table.
+        That is so if the backend has no such method for the plan's dtype, or if the user's class overrides one of the
+        primitives that the method replaces. ``index`` is the number of the op in the table.
         """
         kernel = self.table[index]
         if kernel is None or plan.spec.dtype.char not in self.backend.whole_dtypes:  # as `offers`

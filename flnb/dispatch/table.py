@@ -198,7 +198,7 @@ class Combined(Op):
         return bool(specs[0].dtype.kind == "f")
 
     def complete(self, plan: Plan) -> Plan:
-        """Add to a plan which primitives the one call stands for; return the plan."""
+        """Store in a plan the names of the primitives that the one call replaces; return the plan."""
         trace = Tracing()
         with use_interpreter(trace), state.recording(False):
             self.separately(*map(trace.input, plan.specs), *plan.attributes)  # type: ignore[misc]

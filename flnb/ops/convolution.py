@@ -114,7 +114,7 @@ def _declare(rank: int) -> Op:
 
 
 def _declare_biased(convolve: Op, rank: int) -> Op:
-    """Declare one op for the convolution ``convolve``, of images with ``rank`` dimensions, and the sum with a bias."""
+    """Declare the combined op of ``convolve``, a convolution of images with ``rank`` dimensions, and adding a bias."""
     of_image, of_weight = (pull.function for pull in convolve.pulls)  # type: ignore[union-attr]
 
     def infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Extents, Any]:

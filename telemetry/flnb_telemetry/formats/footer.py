@@ -1,4 +1,4 @@
-"""The metadata at the end of a Parquet file, decoded in Python: some damaged ones make pyarrow end the whole process.
+"""The metadata at the end of a Parquet file, decoded in Python, because damaged ones can make pyarrow end the process.
 
 They are written in Thrift's compact protocol. A structure is decoded to a dict from the numbers of its fields, which
 are those of Parquet's definition (``parquet.thrift``), to values.

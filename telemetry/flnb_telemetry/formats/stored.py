@@ -322,7 +322,7 @@ def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> tuple[Foote
         raise ValueError(f"the table claims {rows:,} rows, more than its {size:,} bytes can hold")
     if not set(footer.columns.values()) <= TYPES.keys():
         expected = ", ".join(name for name, _ in TYPES.values())
-        raise ValueError(f"the table has columns of other types than {expected}, expected numbers only")
+        raise ValueError(f"the table has columns of other types than {expected}, the only types of a recording")
     found, types = require("pyarrow.parquet", "lab", "loading a run").ParquetFile(file), require("pyarrow", "lab").types
     if not all(types.is_integer(field.type) or types.is_floating(field.type) for field in found.schema_arrow):
         raise ValueError("the table has columns that are no numbers")
