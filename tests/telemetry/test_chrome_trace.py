@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema  # nbformat needs it
 import pytest
-from flnb_telemetry import RunFileError, load_run, log, phase, record, schema, scope, step
+from flnb_telemetry import RunFileError, bus, load_run, log, phase, record, schema, scope, step
 from flnb_telemetry.foreign import json_stream
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def test_a_run_is_the_same_after_it_was_read_again(run: Any, tmp_path: Path, end
     assert (again.name, again.state, again.error) == (run.name, run.state, run.error)
     assert sums(again) == sums(run)
     assert again.seconds == run.seconds
+    assert set(again.threads().values()) == set(run.threads().values()) == {"main"}
     segments = ("segment_alloc", "segment_resize", "segment_free")
     for kind in ("op", "step", "metric", "scope", "alloc", "free_completed", *segments):
         ours, theirs = run.table(kind), again.table(kind)
@@ -104,6 +105,24 @@ def test_the_trace_has_kinetos_keys(run: Any, tmp_path: Path) -> None:
         assert any(event["ts"] == begin["ts"] and event.get("cat") == "cpu_op" for event in events)
 
 
+def test_slices_of_a_thread_nest_although_an_op_seems_to_begin_while_it_is_compiled(
+    program: Any, tmp_path: Path
+) -> None:
+    with record("compiled") as run:
+        lane, code = bus.lanes.lane, schema.COMPILE
+        lane.emit(code, program.t, program.t + 5000, 0, 0, lane.context, 0, 0)
+        program.op("relu", 2000, at=program.t + 4000)  # its time without compiling
+        program.t += 10_000
+        lane.emit(code, program.t, program.t + 5000, 0, 0, lane.context, 0, 0)
+        program.op("inside", 1000, at=program.t + 2000)
+    run.save_trace(tmp_path / "run.json")
+    events = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["traceEvents"]
+    slices = [
+        (each["name"], round(each["dur"] * 1000)) for each in events if each["ph"] == "X" and each["tid"] != "flnb"
+    ]
+    assert slices == [("relu", 2000), ("inside", 1000), ("compile", 4000), ("compile", 5000)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_pytorchs_traces_pass_the_same_schema(name: str) -> None:
     with gzip.open(TRACES / f"torch-{name}.json.gz", "rt") as file:
@@ -144,6 +163,8 @@ def test_a_trace_of_pytorch_knows_where_its_ops_ran() -> None:
     assert {key[2] for key in scopes if key[0].startswith("autograd::engine")} == {"backward"}
     assert conv.ops.by("op", "family")["aten::conv2d", "matmul"].count == 1
     assert {row.key[0] for row in mlp.ops.by("phase")} == {"forward", "backward", "optimizer", "other"}
+    assert all(name.startswith("thread ") for name in threads.threads().values())
+    assert threads.threads().keys() == {str(lane) for lane in threads.table("op")["lane"].tolist()}
     assert {row.key[0] for row in threads.ops.by("scope")} == {f"worker {number}" for number in (0, 1, 2, 9)}
     shapes = {plan.inputs for plan in mlp.catalog.plans.items if plan.op == "aten::addmm"}
     assert ((16,), (32, 8), (8, 16), (), ()) in shapes

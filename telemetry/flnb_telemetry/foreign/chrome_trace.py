@@ -83,8 +83,10 @@ def _named(run: Recording) -> Iterator[str]:
     meta = {"ph": "M", "pid": PROCESS, "ts": 0}
     yield _json(meta | {"name": "process_name", "tid": 0, "args": {"name": f"flnb: {run.name}"}})
     lanes = np.unique(np.concatenate([run.table(kind)["lane"] for kind in ("op", "alloc", "scope")]))
+    names = run.threads()
     for lane in lanes.tolist():
-        yield _json(meta | {"name": "thread_name", "tid": lane, "args": {"name": f"thread {lane}"}})
+        name = names.get(str(lane), f"thread {lane}")
+        yield _json(meta | {"name": "thread_name", "tid": lane, "args": {"name": name}})
     whole = {"ph": "X", "cat": "Trace", "name": "flnb (0)", "pid": "Spans", "tid": "flnb", "ts": 0}
     yield _json(whole | {"dur": round(run.seconds * 1e9) / 1e3, "args": {"Op count": len(run.table("op")["t0"])}})
 
@@ -323,12 +325,30 @@ def _metrics(run: Recording) -> Iterator[list[str]]:
         ]
 
 
+def _ends(op: Columns, table: Columns) -> Ints:
+    """Return the ends of the slices in `table`, earlier where an op of the thread begins meanwhile and ends later.
+
+    Slices of a thread must nest. The time of an op excludes what its first call compiled, so it seems to begin later
+    than it did, and some µs before the compiling ends.
+    """
+    ends: Ints = table["t1"].copy()
+    for lane in np.unique(table["lane"]).tolist():
+        ours, theirs = table["lane"] == lane, op["lane"] == lane
+        t0, t1 = (np.concatenate([[0], op[name][theirs]]) for name in ("t0", "t1"))
+        last = np.searchsorted(t0, ends[ours], "right") - 1
+        crossed = (t0[last] > table["t0"][ours]) & (t1[last] > ends[ours])
+        ends[ours] = np.where(crossed, t0[last], ends[ours])
+    return ends
+
+
 def _others(run: Recording) -> Iterator[list[str]]:
     texts = _Texts(run)
     for kind in OTHERS:
         table = run.table(kind)
         plan = table.get("plan", np.zeros(len(table["t0"]), np.int64))
-        for rows in _batches(table | {"plan": plan}, "t0", "t1", "plan", "context", "lane"):
+        for rows in _batches(
+            table | {"plan": plan, "t1": _ends(run.table("op"), table)}, "t0", "t1", "plan", "context", "lane"
+        ):
             yield [
                 f'{{"ph":"X","cat":"{kind}","name":{texts.name(plan) if plan else _json(kind)},"pid":{PROCESS},'
                 f'"tid":{lane},"ts":{_us(t0 - run.start)},"dur":{_us(t1 - t0)},"args":{{{texts.context(context)}}}}}'

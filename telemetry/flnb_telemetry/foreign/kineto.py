@@ -72,6 +72,7 @@ class _Trace:
     def __init__(self, name: str) -> None:
         self.name = name.removesuffix(".gz").removesuffix(".json")
         self.lanes: dict[tuple[Any, Any], int] = {}
+        self.names: dict[tuple[Any, Any], str] = {}  # of threads
         self.plans, self.strings = Table([Plan("", "", (), "", 0)]), Table([""])
         self.contexts = Table([Context("", 0)])
         self.slices = Slices()
@@ -112,6 +113,8 @@ class _Trace:
             self.metrics.append((self.strings.id_of(text(name, "name")), *at, self.lane(event)))
         elif kind == "i" and category == "cuda_event":
             self.devices.instant(event, self.ns(event, "ts"))
+        elif kind == "M" and name == "thread_name" and event.get("args"):
+            self.names[event.get("pid"), event.get("tid")] = text(event["args"].get("name", ""), "the name of a thread")
         elif kind not in ("M", "s", "f", "C"):
             self.unread[str(category or name)] += 1
 
@@ -195,7 +198,12 @@ class _Trace:
         run.start, run.end, run.state = start, max(end, start + 1), "finished"
         meta = ours["meta"].items() if type(ours.get("meta")) is dict else ()
         run.meta = {key: value for key, value in meta if type(value) in (str, int, bool)}
-        run.meta |= {"format": "Chrome trace"} | ({"began": began(base + start)} if type(base) is int and base else {})
+        names = {str(lane): self.names[thread] for thread, lane in self.lanes.items() if thread in self.names}
+        run.meta |= (
+            {"format": "Chrome trace"}
+            | ({"threads": names} if names else {})
+            | ({"began": began(base + start)} if type(base) is int and base else {})
+        )
         run.meta |= self.memory.facts() | ({"not read": dict(self.unread)} if self.unread else {})
         if ours:
             lost = ours.get("dropped")
