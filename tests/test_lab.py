@@ -49,6 +49,15 @@ def test_a_free_name_never_overwrites(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", lab.NOTEBOOKS)
+def test_notebooks_are_stored_without_outputs_and_their_formulas_can_be_typeset(name: str) -> None:
+    source = Path(__file__).resolve().parents[1] / "notebooks" / name
+    for cell in json.loads(source.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        assert not cell.get("outputs"), f"{text}: has outputs"
+        assert cell["cell_type"] == "code" or "\\\\" not in text, f"{text}: two backslashes are a line break"
+
+
+@pytest.mark.parametrize("name", lab.NOTEBOOKS)
 def test_from_a_wheel_notebooks_are_copied(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "site" / "flnb"
     (package / "notebooks").mkdir(parents=True)
