@@ -82,7 +82,6 @@ class Walk:
             here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
         )  # fmt: skip
         retain, stops = self.retain, self.stops
-        careful = bool(stops) or watch is not None
         plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
 
         def pull(node: Node) -> None:
@@ -94,11 +93,12 @@ class Walk:
             compiled = plan.compiled
             if compiled is None and parents is not None:
                 compiled = compile_pulls(plan, node[6:])
-            slow = not compiled or parents is None or seq < dispatch.last_write
-            if slow or (careful and (seq in stops or (watch is not None and watch.left > 0))):
+            if not compiled or parents is None or seq < dispatch.last_write or (stops and seq in stops):
                 self._pull_over(node, dispatch.detached(g, plan.spec))
                 return
             way = plainly if compiled.weight < min_block else in_blocks
+            measured = watch is not None and watch.left > 0
+            saved = node[6:] if measured else []
             try:
                 run = compiled.ways[way] or compiled.write(way)
                 if run(node, g, around):
@@ -106,8 +106,9 @@ class Walk:
                     return
             except Exception as error:
                 self._explain_failure(error, node, dispatch.detached(g, plan.spec))
-            if watch is not None and watch.alarms:
-                watch.check(node, g, node[6:], self._arrived_at(parents))
+            if watch is not None and (measured or watch.alarms):
+                measured = measured and watch.see(node, g, saved)
+                watch.check(node, g, saved or node[6:], self._arrived_at(parents), measured)
             if not retain:
                 node[1] = None
                 del node[6:]
