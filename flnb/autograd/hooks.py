@@ -8,6 +8,7 @@ stores its hooks in place of the parents of other nodes.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -16,18 +17,20 @@ from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
 
-__all__ = ["Handle", "Hooks", "Inside", "Intercepted", "run_hooks", "listen"]
+__all__ = ["LAST", "Handle", "Hooks", "Inside", "Intercepted", "run_hooks", "listen"]
 
 
 _numbers = itertools.count().__next__
+LAST = math.inf
+"""The number of the function that is called after all hooks of a node, whenever it was registered."""
 
 
 class Handle:
     """Removes a registered hook: when `remove` is called, or at the end of the block as a context manager."""
 
-    def __init__(self, functions: dict[int, Any], function: Any) -> None:
+    def __init__(self, functions: dict[float, Any], function: Any, key: float | None = None) -> None:
         self._functions = functions
-        self._key = _numbers()
+        self._key = _numbers() if key is None else key
         functions[self._key] = function
 
     def remove(self) -> None:
@@ -44,7 +47,7 @@ class Handle:
 class Hooks(tuple[()]):
     """The hooks of a leaf by number, stored in the leaf's node where other nodes store their parents."""
 
-    functions: dict[int, Any]
+    functions: dict[float, Any]
 
     def __new__(cls) -> Self:
         hooks = super().__new__(cls)
@@ -90,20 +93,20 @@ class Hooked(Intercepted):
 
     def __init__(self, original: Any) -> None:
         super().__init__(original)
-        self.functions: dict[int, Any] = {}
+        self.functions: dict[float, Any] = {}
 
     def cotangent(self, g: Any) -> Any:
         return call_in_turn(self.functions, g)
 
 
-def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
-    """Call hooks in order of registration; return the gradient after all hooks.
+def call_in_turn(functions: dict[float, Any], g: Any) -> Any:
+    """Call hooks in order of registration, then the one numbered `LAST`; return the gradient after all hooks.
 
     Each hook is called with the gradient as the previous hooks have replaced it.
     """
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
-    for function in list(functions.values()):
+    for _, function in sorted(functions.items()):
         given = function(g)
         if given is None:
             continue
@@ -139,8 +142,11 @@ class Inside(Plan):
         self.whole = whole
 
 
-def listen(node: Node | None, function: Callable[[Any], Any]) -> Handle:
-    """Register a function that each backward calls with the gradient that arrives at a node; returns its `Handle`."""
+def listen(node: Node | None, function: Callable[[Any], Any], key: float | None = None) -> Handle:
+    """Register a function that each backward calls with the gradient that arrives at a node; returns its `Handle`.
+
+    With ``key=LAST`` it is called after the others, and replaces one that was registered so before.
+    """
     if node is None:
         raise RuntimeError("register_hook: this Variable does not require grad, so no gradient will ever arrive here")
     if not callable(function):
@@ -148,7 +154,7 @@ def listen(node: Node | None, function: Callable[[Any], Any]) -> Handle:
     if node[PLAN] is None:
         if type(node[PARENTS]) is not Hooks:
             node[PARENTS] = Hooks()
-        return Handle(node[PARENTS].functions, function)
+        return Handle(node[PARENTS].functions, function, key)
     if type(node[PLAN]) is Inside:
         raise RuntimeError(
             f"the gradient of this result of {node[PLAN].op.name!r} was fused into that of {node[PLAN].whole!r}, so a "
@@ -157,4 +163,4 @@ def listen(node: Node | None, function: Callable[[Any], Any]) -> Handle:
         )
     if not isinstance(node[PLAN], Hooked):
         node[PLAN] = Hooked(node[PLAN])
-    return Handle(node[PLAN].functions, function)
+    return Handle(node[PLAN].functions, function, key)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from flnb_telemetry import schema
 
-from flnb.autograd.hooks import Handle, listen
+from flnb.autograd.hooks import LAST, Handle, listen
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
@@ -188,7 +188,7 @@ class Variable(Tensor):
     def retain_grad(self) -> None:
         """Make ``backward`` store the gradient of this Variable in ``.grad``, even if the Variable is not a leaf.
 
-        As for a leaf, the gradients of several backward passes are added.
+        As for a leaf, it is the gradient after all hooks, and those of several backward passes are added.
 
         Raises:
             RuntimeError: this Variable does not require grad.
@@ -203,7 +203,7 @@ class Variable(Tensor):
                 old = getattr(variable, "_retained", None)
                 variable._retained = g.copy() if old is None else old + g
 
-        listen(self._node, keep)
+        listen(self._node, keep, LAST)
 
     def detach(self) -> Variable:
         """Return the same values, sharing memory, as a Variable through which no gradient flows."""

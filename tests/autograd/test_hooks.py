@@ -106,6 +106,19 @@ def test_where_no_gradient_arrives_no_hook_can_be():
         flnb.Variable(X).register_hook(3)
 
 
+def test_retain_grad_keeps_what_hooks_made_and_once_however_often_it_is_called():
+    x = flnb.Variable([1.0, 2.0])
+    y = x * 2.0
+    y.retain_grad()
+    handle = y.register_hook(lambda g: g * 10.0)
+    y.retain_grad()
+    (y * y).sum().backward(retain_graph=True)
+    assert (y.grad.tolist(), x.grad.tolist()) == ([40.0, 80.0], [80.0, 160.0])
+    handle.remove()
+    (y * y).sum().backward()
+    assert y.grad.tolist() == [44.0, 88.0], "both backward passes are added, the second without the hook"
+
+
 def test_retain_grad_keeps_and_adds_up():
     x = flnb.Variable(X)
     y = x * 2.0
