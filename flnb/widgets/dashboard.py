@@ -81,6 +81,7 @@ class Follower:
         self.live.finish()
         self._followed, self.last, self.earlier = run, run, None
         self.live = Live(run.name)
+        self.live.timeline.read_from(run)
         self.live.buffer = run.buffer
         self.live.begin()
         self.changed(self.live)

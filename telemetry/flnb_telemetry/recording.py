@@ -13,6 +13,7 @@ from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.collectives import Collectives, collectives
 from flnb_telemetry.analysis.memory import NEVER, Memory
 from flnb_telemetry.analysis.ops import OpStats
+from flnb_telemetry.excerpt import excerpt
 from flnb_telemetry.exports import Exports
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import svg
@@ -25,7 +26,7 @@ from flnb_telemetry.worker import Worker
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from flnb_telemetry.formats.folder import Folder, Written
     from flnb_telemetry.intern import Frame
@@ -208,6 +209,19 @@ class Recording(Exports, Run):
         else:
             yield self.table(kind)
 
+    def between(self, kinds: Iterable[str], t0: int, t1: int, most: int) -> dict[str, schema.Columns] | None:
+        """Return the events of some kinds that happened between two times (ns), each kind as a table like `table`.
+
+        Of a recording on disk only the row groups with such events are read. Return None if these have more than
+        `most` events, or if events were lost, so that the tables could lack some.
+        """
+        self.catalog.refresh()
+        with self._lock:
+            stored, batches = self._stored(), list(self._batches)
+        if self.over_limit:
+            return None
+        return excerpt(stored, batches, kinds, t0, t1, most)
+
     def table(self, kind: str) -> schema.Columns:
         """Return the events of one kind as named columns, in order of time.
 
@@ -230,12 +244,15 @@ class Recording(Exports, Run):
         self.catalog.refresh()
         with self._lock:
             if self._table.events != self.events:
-                written = self.tables
-                if self.folder is not None and self._written is not None and self.end is None:
-                    written = self.folder.stored(self._written)
-                self._table = _Table(self.events, list(self._batches), written)
+                self._table = _Table(self.events, list(self._batches), self._stored())
                 self._analyses.clear()
             return self._table
+
+    def _stored(self) -> Mapping[str, schema.Columns]:
+        """Return the events on disk; those in memory come after them."""
+        if self.folder is not None and self._written is not None and self.end is None:
+            return self.folder.stored(self._written)
+        return self.tables
 
     def _cached(self, key: str, make: Callable[[_Table], Any]) -> Any:
         """Return `make(table)` of the events until now, computed once as long as no new events arrive."""

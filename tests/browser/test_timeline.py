@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flnb_telemetry import schema
 
 import flnb
 from flnb import nn, optim
@@ -24,12 +25,14 @@ HEADING, RIGHT = 108, 12
 """Pixels beside the time axis."""
 
 CELLS = [
-    "import time, flnb\nfrom flnb import nn, optim\nflnb.dashboard(height=680)",
+    "import time, flnb\nfrom flnb import nn, optim\nfrom flnb_telemetry.live.timeline import LiveTimeline\n"
+    "LiveTimeline.__init__.__defaults__ = (600,)  # few events in memory, so that a short run has older ones\n"
+    "flnb.dashboard(height=680)",
     """with flnb.use_backend("numpy"):
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 10))
     optimizer = optim.SGD(model.parameters(), lr=1e-2)
     x, y = flnb.randn(128, 64), flnb.asarray([i % 10 for i in range(128)])
-    with flnb.record("training"):
+    with flnb.record("training", path="training.flnb"):
         for _ in range(600):
             with flnb.step():
                 optimizer.zero_grad()
@@ -281,6 +284,44 @@ def test_lanes_have_what_a_thread_recorded_compiled_and_ran(stage: Stage, screen
 
 
 @pytest.mark.timeout(120)
+def test_of_a_module_or_of_equal_blocks_on_the_tape_all_ops_stand_out(stage: Stage, screenshots: Path) -> None:
+    """Forward and backward, in every step; equal blocks are one box, of which the kernel knows the nodes."""
+    model, head = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.GELU()) for _ in range(6))), nn.Linear(16, 2)
+    x = flnb.ones((4, 16))
+    with flnb.use_backend("numpy"):
+        flnb.sum(head(model(x))).backward()  # what is prepared at first calls is in no recording
+        with flnb.record(grad_interval=0) as run:
+            for _ in range(2):
+                with flnb.step():
+                    flnb.sum(head(model(x))).backward()
+    page, op = stage.page, run.table("op")
+    stage.view(run)
+    scope, phase, _ = run.catalog.places(op["context"], op["node"])
+    names = [run.catalog.strings.items[number] for number in scope]
+    for name, kind, outer in (("sequential.0–5", "nodes", "sequential."), ("linear", "scope", "linear")):
+        inside = np.array([own.startswith(outer) for own in names])
+        assert inside[phase == schema.BACKWARD].any()
+        assert not inside.all()
+        page.locator("[role=tab]", has_text="Tape").click()
+        page.wait_for_function("name => window.__flnb.view?.targets?.some(one => one.name === name)", arg=name)
+        target = next(one for one in stage.probe()["targets"] if one["name"] == name)
+        page.mouse.click(target["x"] + 60, target["y"] + 10)
+        page.wait_for_function("kind => window.__flnb.selection?.kind === kind", arg=kind)
+        shown = opened(page)
+        for _ in range(12):  # until each op is a bar, in what is drawn and beside it
+            if shown["rows"][-1]["bars"] == len(names):
+                break
+            length = shown["shown"]["t1"] - shown["shown"]["t0"]
+            page.keyboard.press("w")
+            page.wait_for_function("t => window.__flnb.view.shown.t1 - window.__flnb.view.shown.t0 < t", arg=length)
+            shown = settled(page)
+        assert shown["rows"][-1]["bars"] == len(names)
+        eventually(page, "window.__flnb.view.faint.at(-1)", int((~inside).sum()))
+        page.screenshot(path=screenshots / f"timeline-lit-{kind}.png")
+        page.keyboard.press("Escape")
+
+
+@pytest.mark.timeout(120)
 def test_a_saved_page_says_that_it_has_no_more_detail(page: Page, tmp_path: Path) -> None:
     run = trained("numpy", 14)
     op = run.table("op")
@@ -322,4 +363,46 @@ def test_in_a_notebook_the_lanes_follow_the_run(lab: Lab, page: Page, screenshot
         }"""
     )
     page.screenshot(path=screenshots / "timeline-notebook.png")
+    older(page, screenshots)
     assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+def older(page: Page, screenshots: Path) -> None:
+    """Zoom into a step that the kernel must read from the recording's folder, and click on an op of it."""
+    page.wait_for_function("() => window.__flnb.step > 60", timeout=60_000)
+    canvas = page.locator(".fl-timeline canvas")
+    canvas.focus()
+    page.keyboard.press("f")  # from the newest six steps to the whole run
+    page.wait_for_function("() => window.__flnb.view.shown.t0 === 0")
+    view = page.evaluate("() => window.__flnb.view")
+    middle = view["place"]["x"] + HEADING + (view["place"]["width"] - HEADING - RIGHT) / 2
+    page.mouse.click(middle, view["place"]["y"] + 8)
+    page.wait_for_function("() => window.__flnb.cursor !== null")
+    page.keyboard.press("[")  # the cursor goes to the middle of a step; W and S zoom about it
+    page.wait_for_function("() => window.__flnb.selection?.kind === 'step'")
+    for _ in range(40):
+        length = page.evaluate("() => window.__flnb.view.shown.t1 - window.__flnb.view.shown.t0")
+        if length < 20:
+            break
+        page.keyboard.press("w")
+        page.wait_for_function("t => window.__flnb.view.shown.t1 - window.__flnb.view.shown.t0 < t", arg=length)
+    page.wait_for_function(  # events that were read have numbers above those in memory
+        """() => {
+            const {said, rows} = window.__flnb.view;
+            const every = !said.includes("reading") && !said.includes("levels");
+            return every && rows.some(row => row.kind === "op" && row.events > 15);
+        }"""
+    )
+    view, cursor = page.evaluate("() => [window.__flnb.view, window.__flnb.cursor]")
+    share = (1e3 * cursor - view["shown"]["t0"]) / (view["shown"]["t1"] - view["shown"]["t0"])
+    x = view["place"]["x"] + HEADING + share * (view["place"]["width"] - HEADING - RIGHT)
+    op = [row["kind"] for row in view["rows"]].index("op")
+    for right in (0, 6, -6, 12, -12, 18, -18, 24, -24):  # between ops there may be time without any
+        page.mouse.move(x + right, view["place"]["y"] + view["tops"][0][op])
+        if canvas.evaluate("canvas => canvas.style.cursor") == "pointer":
+            page.mouse.down()
+            page.mouse.up()
+            break
+    page.wait_for_timeout(1500)
+    page.wait_for_function("() => window.__flnb.view.selected?.number >= 2 ** 32")
+    page.screenshot(path=screenshots / "timeline-older.png")

@@ -6,6 +6,7 @@ import io
 import os
 import weakref
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
     from typing import IO
+
+    from numpy.typing import NDArray
 
 ROWS_PER_BYTE = 8
 """The largest allowed ratio of rows to bytes of a Parquet file; more indicates a file made to fill the memory.
@@ -45,6 +48,16 @@ class Source(NamedTuple):
     open: Callable[[], Any]
     rows: int
     name: str = ""
+
+
+class Group(NamedTuple):
+    """A row group of a Parquet file: its number in the file, its number of rows, and its first and last time (ns)."""
+
+    source: Source
+    number: int
+    rows: int
+    first: int
+    last: int
 
 
 class Span(io.RawIOBase):
@@ -154,11 +167,44 @@ class Stored(Mapping[str, schema.Columns]):
         Raises:
             RunFileError: a part cannot be read.
         """
+        yield from self._chunks(kind, [(source, None) for source in self.sources.get(kind, ())[first:]])
+
+    def between(self, kind: str, t0: int, t1: int) -> list[Group]:
+        """Return the row groups with events of a kind between two times (ns), without reading the events.
+
+        Files are in order of time, so only the metadata of few of them is read.
+        """
         empty = schema.table(schema.kind_of(kind), [])
-        for source in self.sources.get(kind, ())[first:]:
+        first, last = schema.kind_of(kind).words[0], "t1" if "t1" in empty else schema.kind_of(kind).words[0]
+        sources = self.sources.get(kind, ())
+
+        def groups(source: Source) -> list[Group]:
+            with source.open() as file:
+                return _timed(inspected(file, empty, source.rows)[0], source, first, last)
+
+        at = bisect_left(sources, t0, key=lambda source: max(group.last for group in groups(source)))
+        found: list[Group] = []
+        for source in sources[max(0, at - 1) :]:  # the events of two threads may be written in another order
+            own = groups(source)
+            found += [group for group in own if group.first <= t1 and group.last >= t0]
+            if min(group.first for group in own) > t1:
+                break
+        return found
+
+    def of_groups(self, kind: str, groups: Iterable[Group]) -> schema.Columns:
+        """Read row groups that `between` has returned, and return their events in order of time."""
+        wanted: dict[str, tuple[Source, list[int]]] = {}
+        for group in groups:
+            wanted.setdefault(group.source.name, (group.source, []))[1].append(group.number)
+        return merge(schema.kind_of(kind), list(self._chunks(kind, wanted.values())))
+
+    def _chunks(self, kind: str, wanted: Iterable[tuple[Source, list[int] | None]]) -> Iterator[schema.Columns]:
+        """Yield the events in row groups of files; None stands for all row groups of a file."""
+        empty = schema.table(schema.kind_of(kind), [])
+        for source, numbers in wanted:
             try:
                 with source.open() as file:
-                    for columns in _groups(file, empty, source.rows):
+                    for columns in _groups(file, empty, source.rows, numbers):
                         self.check(kind, columns)
                         yield columns
             except (ImportError, RunFileError, GeneratorExit):
@@ -335,23 +381,51 @@ OLDER = {"name", "place", "estimated"}
 """Columns that older files do not have: content of gradient buckets, device of memory, and kernels."""
 
 
-def _groups(file: IO[bytes], empty: schema.Columns, count: int) -> Iterator[schema.Columns]:
-    """Yield the columns of each row group of a Parquet file.
+def _timed(footer: Footer, source: Source, first: str, last: str) -> list[Group]:
+    """Return the row groups of a Parquet file, given the names of the columns with the first and the last times.
+
+    A row group of a file without statistics could have events of any time.
+    """
+    found = []
+    for number, chunks in enumerate(footer.groups):
+        known = {
+            chunk.name: [int.from_bytes(each, "little", signed=True) for each in chunk.extremes] for chunk in chunks
+        }
+        span = (known[first][0], known[last][1]) if known[first] and known[last] else (0, np.iinfo(np.int64).max)
+        found.append(Group(source, number, chunks[0].rows, *span))
+    return found
+
+
+def _groups(
+    file: IO[bytes], empty: schema.Columns, count: int, numbers: list[int] | None = None
+) -> Iterator[schema.Columns]:
+    """Yield the columns of each row group of a Parquet file, or of those with the given numbers.
 
     `empty` is a table without rows that has the expected columns; `count` is the number of rows in the manifest.
     """
     footer, found = inspected(file, empty, count)
     names = [name for name in empty if name in footer.columns]
-    for i in range(len(footer.groups)):
+    for i in range(len(footer.groups)) if numbers is None else numbers:
         group = found.read_row_group(i, columns=names, use_threads=False)
         table = dict(zip(group.column_names, group.columns, strict=True))
         older = np.zeros(group.num_rows, np.uint16)
         yield {
-            name: np.asarray(table[name]).astype(none.dtype, casting="safe", copy=False)
+            name: _numbers(table[name]).astype(none.dtype, casting="safe", copy=False)
             if name in table
             else older.astype(none.dtype)
             for name, none in empty.items()
         }
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    """Return a column of Arrow as an array. Arrow's own conversion would import pandas, which takes seconds."""
+    if column.null_count or not len(column):
+        return np.asarray(column)
+    parts = [
+        np.frombuffer(chunk.buffers()[1], chunk.type.to_pandas_dtype(), chunk.offset + len(chunk))[chunk.offset :]
+        for chunk in column.chunks
+    ]
+    return np.concatenate(parts) if parts[1:] else parts[0]
 
 
 def checksum(source: Source) -> int:

@@ -93,22 +93,27 @@ class Level:
 
     If a level gets more than `most` bars, its oldest bars are dropped until `KEPT` of `most` are left.
 
-    `first` is the number of bars dropped so far, so that the bar in column i has the number ``first + i``. `merged` is
-    the number of the first bar that the next level does not contain yet.
+    The bar in column i has the number ``first + i``; `first` grows when bars are dropped. `merged` is the number of
+    the first bar that the next level does not contain yet.
     """
 
-    def __init__(self, columns: int, most: int | None) -> None:
+    def __init__(self, columns: int, most: int | None, first: int = 0) -> None:
         self._data = np.empty((columns, 0), np.int64)
-        self._most, self.used, self.first, self.merged = most, 0, 0, 0
+        self._most, self.used, self._start, self.first, self.merged = most, 0, first, first, first
 
     @property
     def bars(self) -> Bars:
         return self._data[:, : self.used]
 
     @property
+    def whole(self) -> bool:
+        """Whether no bars were dropped."""
+        return self.first == self._start
+
+    @property
     def begins(self) -> int:
         """The time (ns) since which this level has bars: that of the first event of its row if none were dropped."""
-        return int(self._data[T0, 0]) if self.first else 0
+        return 0 if self.whole else int(self._data[T0, 0])
 
     def reserve(self, more: int) -> None:
         """Enlarge the columns to hold `more` bars."""
@@ -157,14 +162,15 @@ class Row:
     Args:
         most: the largest number of events (bars of level 0); coarser levels have at most a quarter as many bars, and
             few if their bars are long. None for no limit.
+        first: the number of the first event.
 
     Attributes:
         open: an event at the end of the row, shape (5, 1), that may still become longer; None if there is none.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, first: int = 0) -> None:
         self._coarse = most and max(most // COARSER, 4 * TAIL)
-        self.events = Level(5, most)
+        self.events = Level(5, most, first)
         self.levels = [self.events]
         self.open: Bars | None = None
 
@@ -198,18 +204,35 @@ class Row:
                 self.levels[depth + 1].append(merge(level.since(begin, min(whole, begin + CHUNK)), resolution))
             level.merged = max(level.merged, whole)
 
+    def has(self, number: int) -> bool:
+        """Return whether the event with a number is stored."""
+        return self.events.first <= number < self.events.first + self.events.used
+
+    def number_at(self, t0: int) -> int:
+        """Return the number of the event that begins at a time (ns, of which the last digit may differ), or -1."""
+        at = int(np.searchsorted(self.events.bars[T0], t0 - 1))
+        return self.events.first + at if at < self.events.used and self.events.bars[T0, at] <= t0 + 1 else -1
+
+    def _fine(self, resolution: int) -> int:
+        """Return the number of the coarsest level whose bars are merged no further than `resolution` (ns)."""
+        return sum(each <= resolution for each in RESOLUTIONS[: len(self.levels) - 1])
+
+    def since(self, resolution: int) -> int:
+        """Return the time (ns) since which the row has its bars at a resolution (ns); 0 if no bars were dropped."""
+        return min(level.begins for level in self.levels[: self._fine(resolution) + 1])
+
     def window(self, t0: int, t1: int, resolution: int) -> Bars:
         """Return the bars, shape (6, n), between two times (ns), merged where they are shorter than `resolution`."""
-        fine = sum(each <= resolution for each in RESOLUTIONS[: len(self.levels) - 1])
+        found: list[Bars] = []
+        fine = self._fine(resolution)
         while fine and self.levels[fine].begins > max(t0, self.levels[fine - 1].begins):
             fine -= 1  # a finer level goes back further
-        found: list[Bars] = []
         older, until = fine, t1
         while True:  # where events have been dropped, coarser levels still have them
             level = self.levels[older]
             first, last = level.numbers(t0, until)
             found.insert(0, level.since(first, last).copy())
-            if first > level.first or not level.first or older + 1 == len(self.levels):
+            if first > level.first or level.whole or older + 1 == len(self.levels):
                 break
             older, until = older + 1, min(until, int(level.bars[T0, 0]))
         for bars, after in pairwise(found):
@@ -219,8 +242,8 @@ class Row:
             first, last = level.numbers(t0, t1)
             found.append(level.since(max(first, level.merged), max(last, level.merged)))
         if self.open is not None and self.open[T0, 0] < t1 and self.open[T1, 0] > t0:
-            last = self.open[:, 0]
-            found.append(np.array([[*last[:3].tolist(), 1, -1, int(last[T1] - last[T0])]], np.int64).T)
+            going = self.open[:, 0]
+            found.append(np.array([[*going[:3].tolist(), 1, -1, int(going[T1] - going[T0])]], np.int64).T)
         bars = np.concatenate(found, axis=1)
         return merge(bars, resolution) if resolution > 1 else bars
 

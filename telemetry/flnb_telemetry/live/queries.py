@@ -8,10 +8,12 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.live.bars import BLOCK, NODE, PAIR, SHIFT, T0, T1
+from flnb_telemetry.live.older import READING, SHIFT_OF_READS
 from flnb_telemetry.live.threads import KINDS, Key, Timeline
 
 if TYPE_CHECKING:
     from flnb_telemetry.live.bars import Row
+    from flnb_telemetry.live.older import Older
     from flnb_telemetry.run import Run
     from flnb_telemetry.schema import Ints
 
@@ -27,10 +29,14 @@ class EventQueries:
     Args:
         run: the view; times in requests and answers are counted from its `start`.
         rows: the timeline's rows.
+
+    Attributes:
+        older: reads events that the rows no longer have from the run's recording; None without a recording.
     """
 
     def __init__(self, run: Run, rows: Timeline) -> None:
         self.run, self.rows = run, rows
+        self.older: Older | None = None
 
     def ms(self, t: Any) -> Any:
         """Convert times from ns to ms since the run began."""
@@ -45,20 +51,27 @@ class EventQueries:
 
         Args:
             request: a dict with one of these entries, whose method (`_event` for "event") has the parameters listed:
-                "event": [thread, kind, depth, number]; "measure" or "ops": [begin, end]; "search": a text, with
+                "event": [thread, kind, depth, number, t0]; "measure" or "ops": [begin, end]; "search": a text, with
                 "after": a time (ms); "ordinal": [thread, kind, depth, number, since]; "nth": [thread, kind, depth,
                 name, scope, before, since], which finds the event of an "ordinal" request in another recording.
         """
-        methods: dict[str, Any] = {"event": self._event, "measure": self._measure, "ops": self._ops}
+        if "event" in request:
+            return self._event(*request["event"])
+        methods: dict[str, Any] = {"measure": self._measure, "ops": self._ops}
         for name, method in (methods | {"ordinal": self._ordinal, "nth": self._nth}).items():
             if name in request:
                 return {name: method(*request[name])}
         return {"search": self._search(str(request.get("search", "")).lower(), self.ns(request.get("after", 0)))}
 
-    def _place(self, key: Key, at: int) -> dict[str, Any]:
-        """Return facts about event number `at` of row `key`: row, times (ms), plan, context, tape node and block."""
-        events = self.rows.rows[key].events
-        event = events.bars[:, at - events.first]
+    def _rows_of(self, t0: int, t1: int) -> dict[Key, Row]:
+        """Return rows with all events between two times (ns) if there are any: those in memory, or those read last."""
+        lacking = any(row.since(1) > t0 for row in self.rows.rows.values())
+        read = self.older.timeline if lacking and self.older and self.older.covers(t0, t1) else None
+        return read.rows if read else self.rows.rows
+
+    def _place(self, key: Key, row: Row, at: int) -> dict[str, Any]:
+        """Return facts about event number `at` of a row: row, times (ms), plan, context, tape node and block."""
+        event = row.events.bars[:, at - row.events.first]
         return {
             "thread": key.lane, "depth": key.depth, "kind": KINDS[key.kind], "number": at,
             "t0": self.ms(int(event[T0])), "t1": self.ms(int(event[T1])),
@@ -66,29 +79,40 @@ class EventQueries:
             "node": int(event[NODE]), "block": int(event[BLOCK]),
         }  # fmt: skip
 
-    def _event(self, thread: int, kind: str, depth: int, number: int) -> dict[str, Any] | None:
-        """Return the facts about an event and its partners: the backward ops of a forward op, or the reverse.
+    def _event(self, thread: int, kind: str, depth: int, number: int, t0: float | None = None) -> dict[str, Any]:
+        """Return an answer about an event and its partners: the backward ops of a forward op, or the reverse.
 
-        Partners have the same tape node. The event has the number `number` in the row of a thread, kind and depth.
+        Partners have the same tape node. The event has the number `number` in the row of a thread, kind and depth. If
+        it is no longer stored, the event that begins at `t0` (ms) is read from the recording: until that is done, the
+        answer has "reading".
         """
-        key, row = self._row(thread, kind, depth)
-        if row is None or not row.events.first <= number < row.events.first + row.events.used:
-            return None
-        found = self._place(key, number)
+        rows = self.rows.rows
+        if number >> SHIFT_OF_READS:
+            rows = self.older.timeline.rows if self.older and self.older.timeline else {}
+        key, row = self._row(thread, kind, depth, rows)
+        if (row is None or not row.has(number)) and self.older and t0 is not None:
+            t = self.ns(t0)
+            note, read = self.older.request(t, t + 1, self.rows)
+            if note == READING:
+                return {"event": None, "reading": True}
+            rows = read.rows if read else {}
+            row = rows.get(key)
+            number = row.number_at(t) if row else -1
+        if row is None or not row.has(number):
+            return {"event": None}
+        found = self._place(key, row, number)
         related = []
-        for other in self.rows.row_keys() if found["node"] else ():
-            events = self.rows.rows[other].events
+        for other in sorted(rows) if found["node"] else ():
+            events = rows[other].events
             if KINDS[other.kind] in ("op", "part"):
-                same = np.flatnonzero(events.bars[NODE] == found["node"])[:RELATED].tolist()
-                related += [
-                    self._place(other, events.first + i) for i in same if (other, events.first + i) != (key, number)
-                ]
-        return found | {"related": related}
+                same = np.flatnonzero(events.bars[NODE] == found["node"])[:RELATED] + events.first
+                related += [self._place(other, rows[other], at) for at in same.tolist() if (other, at) != (key, number)]
+        return {"event": found | {"related": related}}
 
-    def _row(self, thread: int, kind: str, depth: int) -> tuple[Key, Row | None]:
+    def _row(self, thread: int, kind: str, depth: int, rows: dict[Key, Row] | None = None) -> tuple[Key, Row | None]:
         """Return the key of the row of a thread, kind and depth, and the row; None if there is no such row."""
         key = Key(int(thread), KINDS.index(kind), int(depth)) if kind in KINDS else Key(0, 0)
-        return key, self.rows.rows.get(key) if kind in KINDS else None
+        return key, (self.rows.rows if rows is None else rows).get(key) if kind in KINDS else None
 
     def _names(self, key: Key, what: int, context: int) -> tuple[str, str]:
         """Return the name and the scope of an event, by which the same event is found in another recording.
@@ -120,7 +144,7 @@ class EventQueries:
         the row no longer has all events since that time.
         """
         key, row = self._row(thread, kind, depth)
-        if row is None or not row.events.first <= number < row.events.first + row.events.used:
+        if row is None or not row.has(number):
             return None
         if row.events.first and self.ns(since) < row.events.bars[T0, 0]:
             return None
@@ -141,19 +165,19 @@ class EventQueries:
         if row is None or before < 0 or (row.events.first and self.ns(since) < row.events.bars[T0, 0]):
             return None
         found = self._alike(key, row, (name, scope), since)
-        return self._place(key, int(found[before])) if before < len(found) else None
+        return self._place(key, row, int(found[before])) if before < len(found) else None
 
     def _measure(self, begin: float, end: float) -> dict[str, Any]:
         """Return the number and the total duration of the events of each kind that begin between two times (ms)."""
         t0, t1 = self.ns(begin), self.ns(end)
         found: dict[str, Any] = {"t0": self.ms(t0), "t1": self.ms(t1), "counts": {}, "ns": {}, "complete": True}
-        for key, row in self.rows.rows.items():
+        for key, row in self._rows_of(t0, t1).items():
             name = KINDS[key.kind]
             if name in ("phase", "scope"):
                 continue
             bars = row.events.bars
             first, last = np.searchsorted(bars[T0], [t0, t1]).tolist()
-            found["complete"] &= not row.events.first or first > 0
+            found["complete"] &= row.since(1) <= t0
             found["counts"][name] = found["counts"].get(name, 0) + last - first
             spent = int((bars[T1, first:last] - bars[T0, first:last]).sum())
             found["ns"][name] = found["ns"].get(name, 0) + spent
@@ -164,12 +188,12 @@ class EventQueries:
         t0, t1 = self.ns(begin), self.ns(end)
         plans, complete = self.rows.catalog.plans.items, True
         sums: dict[str, list[int]] = {}
-        for key, row in self.rows.rows.items():
+        for key, row in self._rows_of(t0, t1).items():
             if KINDS[key.kind] != "op":
                 continue
             first, last = np.searchsorted(row.events.bars[T0], [t0, t1]).tolist()
             bars = row.events.bars[:, first:last]
-            complete &= not row.events.first or first > 0
+            complete &= row.since(1) <= t0
             known, at, count = np.unique(bars[PAIR] & (1 << SHIFT) - 1, return_inverse=True, return_counts=True)
             spent = np.bincount(at.reshape(-1), bars[T1] - bars[T0], len(known))
             for plan, times, ns in zip(known.tolist(), count.tolist(), spent.tolist(), strict=True):
@@ -200,4 +224,5 @@ class EventQueries:
         if not best or not text:
             return {"text": text, "count": 0, "at": 0, "next": None}
         wrapped, _, key, number = min(best)
-        return {"text": text, "count": count, "at": 0 if wrapped else before, "next": self._place(key, number)}
+        place = self._place(key, self.rows.rows[key], number)
+        return {"text": text, "count": count, "at": 0 if wrapped else before, "next": place}

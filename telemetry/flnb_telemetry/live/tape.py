@@ -26,6 +26,7 @@ FIRST = 600  # nodes and groups that are sent without a request
 INPUTS = 3  # inputs that are drawn; more are in the details of the nodes that read them
 LEAVES = 2000  # up to so many leaves are all sent; of more, those that a sent node reads
 OPS = 12  # different ops that are listed for a group
+MARKED = 4096  # different contexts that are listed for a group whose ops are to be marked
 
 
 class LiveTape:
@@ -86,7 +87,10 @@ class LiveTape:
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answer a request: levels to "open", a node to "reveal", or a text to "search". Unknown keys are ignored."""
+        """Answer a request: levels to "open", a node to "reveal", a text to "search", or a group's key: "marks".
+
+        Unknown keys are ignored.
+        """
         opened, reveal, search = (request.get(key) for key in ("open", "reveal", "search"))
         keys = [key for key in opened if isinstance(key, str)] if isinstance(opened, list) else []
         content: dict[str, Any] = {"type": "tape", "structure": self.structure, "step": self.tape.index}
@@ -99,6 +103,11 @@ class LiveTape:
                 way = self.levels.way(row)
                 keys += way
                 content["reveal"] = {"id": reveal, "open": way}
+        group = self.levels.find(mark) if isinstance(mark := request.get("marks"), str) else None
+        if group is not None:
+            part = slice(group.first, group.last)
+            contexts, ops = np.unique(self.graph.context[part])[:MARKED].tolist(), np.unique(self._op[part]).tolist()
+            content["marks"] = {"group": mark, "contexts": contexts, "ops": [self._op_names[op] for op in ops]}
         return content | self._part(keys, False)
 
     def _found(self, text: str, after: Any) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.intern import Context
-from flnb_telemetry.live.bars import BLOCK, NODE, PAIR, T0, T1, Row, flat, pair, runs
+from flnb_telemetry.live.bars import BLOCK, NODE, PAIR, SHIFT, T0, T1, Row, flat, pair, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,10 @@ TABLES = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
 """The kinds of events that `Timeline.take` needs."""
 
 
+Opened: TypeAlias = "dict[int, list[tuple[int, int]]]"
+"""By thread: begin (ns) and context of the scopes that are open, the outermost first."""
+
+
 class Key(NamedTuple):
     """The key of a row: the number of its thread, the index of its kind in `KINDS`, and the depth of its scopes."""
 
@@ -43,6 +47,8 @@ class Timeline:
     Args:
         catalog: resolves the ids in records.
         most: the largest number of bars of each level of a row; older bars are then stored at coarser levels only.
+        first: the number of the first event of each row.
+        opened: by thread, begin (ns) and context of the scopes that were open before the first event.
 
     >>> import flnb
     >>> with flnb.record() as run, flnb.scope("outer"):
@@ -53,12 +59,13 @@ class Timeline:
     ['phase', 'scope', 'op']
     """
 
-    def __init__(self, catalog: Catalog, most: int | None = None) -> None:
-        self.catalog, self._most = catalog, most
+    def __init__(self, catalog: Catalog, most: int | None = None, first: int = 0, opened: Opened | None = None) -> None:
+        self.catalog, self._most, self._first = catalog, most, first
         self.rows: dict[Key, Row] = {}
         self.version = 0
-        self._open: dict[int, list[tuple[int, int]]] = {}  # by thread: begin and context of the scopes that are open
+        self._open: Opened = opened or {}
         self._last: dict[int, tuple[int, int, int]] = {}  # by thread: steps, those before its last op, that op's phase
+        self._moved: dict[int, int] = {}  # by scope and context as a pair: the context with that scope
         self._names: dict[int, tuple[int, ...]] = {}  # by scope: the ids of its path and of all above it
         self.newest: dict[int, int] = {}  # by thread: the number of batches until the last one with its events
 
@@ -69,7 +76,7 @@ class Timeline:
     def row(self, key: Key) -> Row:
         """Return the row with a key; a new row is created if there is none."""
         if key not in self.rows:
-            self.rows[key] = Row(self._most)
+            self.rows[key] = Row(self._most, self._first)
         return self.rows[key]
 
     def take(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]] | None = None) -> None:
@@ -131,8 +138,9 @@ class Timeline:
                 self.row(Key(lane, KINDS.index(kind))).append(flat(events)[0])
         op, kernel = tables["op"], tables["kernel"]
         inside = op["estimated"] > 0
-        events = _events(op, op["plan"], op["node"], op["alloc_id"])
         places = np.array([op["scope"], op["phase"]])
+        op = op | {"context": self._placed(op["context"], places)}
+        events = _events(op, op["plan"], op["node"], op["alloc_id"])
         parts = events[:, inside]
         if len(parts[0]):
             events, places = events[:, ~inside], places[:, ~inside]
@@ -262,6 +270,23 @@ class Timeline:
                 row = self.row(Key(lane, KINDS.index("scope"), level))
                 closed = self._extended(row, events[:, rows[here]], pair(0, names[here]), begins)
                 found.setdefault(level, []).append(closed)
+
+    def _placed(self, context: Ints, places: Ints) -> Ints:
+        """Return contexts in which backward ops have the scope of their forward op; ``places`` is that of `_runs`."""
+        moved = np.flatnonzero(
+            (places[1] == schema.BACKWARD) & (places[0] > 0) & (places[0] != self.catalog.scope[context])
+        )
+        if not len(moved):
+            return context
+        pairs, at = np.unique(pair(places[0, moved], context[moved]), return_inverse=True)
+        contexts, scopes = self.catalog.contexts, self.catalog.strings.items
+        for each in pairs.tolist():
+            if each not in self._moved:
+                scope, old = scopes[each & (1 << SHIFT) - 1], contexts.items[each >> SHIFT]
+                self._moved[each] = contexts.id_of(old._replace(scope=scope))
+        found = context.copy()
+        found[moved] = np.array([self._moved[each] for each in pairs.tolist()])[at.reshape(-1)]
+        return found
 
     def _path(self, scope: int) -> tuple[int, ...]:
         """Return the context ids of a scope and of all enclosing scopes, the outermost first."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from flnb_telemetry import schema
 from flnb_telemetry.live.bars import COUNT, LONGEST, NUMBER, PAIR, SHIFT, T0, T1
+from flnb_telemetry.live.older import NONE_LEFT, READING, Older, combined
 from flnb_telemetry.live.queries import EventQueries
 from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
 from flnb_telemetry.safe_text import safe_text
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from flnb_telemetry.live.bars import Bars
+    from flnb_telemetry.recording import Recording
     from flnb_telemetry.run import Run
     from flnb_telemetry.schema import Columns
 
@@ -66,6 +68,10 @@ class LiveTimeline:
         self._waiting: list[tuple[dict[str, Columns], tuple[NDArray[Any], NDArray[Any]]]] = []
         self._waiting_rows = 0
         self._looked: int | None = None  # when (ns) a browser last showed the timeline; None: no browser told its tab
+
+    def read_from(self, recording: Recording) -> None:
+        """Read events that are no longer stored here from a recording of the same run, when they are requested."""
+        self.queries.older = Older(recording)
 
     def add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
         """Receive the next events as tables (see `Timeline.take`).
@@ -167,12 +173,15 @@ class LiveTimeline:
                 begin = max(begin, int(row.events.bars[T0, -NEWEST]))
         return begin, now, 1
 
-    def _told(self, windows: dict[str, tuple[int, int, int]], now: int) -> tuple[dict[str, Any], Arrays]:
+    def _told(
+        self, windows: dict[str, tuple[int, int, int]], now: int, older: Timeline | None = None
+    ) -> tuple[dict[str, Any], Arrays]:
         """Return a description of windows for JSON, and their bars as columns.
 
         Args:
             windows: for each window's name its begin, end and resolution, ns.
             now: the current time, ns.
+            older: rows with the events of the windows that this object no longer has.
         """
         keys = self.rows.row_keys()
         parts: list[tuple[int, Bars]] = []
@@ -181,6 +190,10 @@ class LiveTimeline:
             count = 0
             for number, key in enumerate(keys):
                 bars = self._window(key, t0, t1, resolution, now)
+                since = self.rows.rows[key].since(resolution)
+                if older is not None and since > t0 and key in older.rows:
+                    before = older.rows[key].window(t0, min(t1, since), resolution)
+                    bars = combined(bars, before, since, KINDS[key.kind] in ("scope", "phase"))
                 parts.append((number, bars))
                 count += bars.shape[1]
             piece = {"t0": self.queries.ms(t0), "t1": self.queries.ms(t1), "pixel": resolution / 1e6, "count": count}
@@ -221,10 +234,13 @@ class LiveTimeline:
         """Answer a request of type "timeline".
 
         Args:
-            request: a dict with an "id", and "window": [t0, t1, pixels], in ms, or a request for `EventQueries`.
+            request: a dict with an "id", and "window": [t0, t1, pixels], in ms, or a request for `EventQueries`. With
+                "older" True, events of a window that are no longer stored here are read from the recording.
 
         Returns:
-            The answer as a message. The answer about a window also has the bars, as "columns".
+            The answer as a message. The answer about a window also has the bars, as "columns". If these are coarser
+            than requested, its piece has a "note" with the reason, and "until", the time up to which they are. If
+            events are being read, "reading" is True, and the same request has another answer later.
         """
         self._add_waiting()
         found: dict[str, Any] = {"type": "timeline", "id": request.get("id")}
@@ -233,9 +249,23 @@ class LiveTimeline:
             begin, end = self.queries.ns(t0), self.queries.ns(t1)
             wide = min(max(1, int(pixels)), PIXELS)
             now = self.run.end or max(self.last, clock())
-            about, arrays = self._told({"window": (begin, min(end, now), max(1, (end - begin) // wide))}, now)
+            window = (begin, min(end, now), max(1, (end - begin) // wide))
+            older, lacking = self._read(*window) if request.get("older") else (None, {})
+            about, arrays = self._told({"window": window}, now, older)
+            about["pieces"][0] |= lacking
             return found | about | {"columns": arrays}
         return found | self.queries.answer(request)
+
+    def _read(self, t0: int, t1: int, resolution: int) -> tuple[Timeline | None, dict[str, Any]]:
+        """Return the rows that were read for a window (ns), and what to say of events that it lacks nevertheless."""
+        until = max((row.since(resolution) for row in self.rows.rows.values()), default=0)
+        begin, note, older = max(t0, self.first), NONE_LEFT, None
+        if min(until, t1) <= begin:
+            return None, {}
+        if self.queries.older:
+            note, older = self.queries.older.request(begin, min(t1, until), self.rows)
+        about = {"note": note, "until": self.queries.ms(until), "reading": note == READING} if note else {}
+        return older, about
 
 
 def _joined(tables: list[Columns]) -> Columns:

@@ -101,6 +101,18 @@ def test_a_long_tape_tells_its_first_levels_and_what_is_asked_for() -> None:
     assert (answer["type"], answer["structure"], answer["step"]) == ("tape", told["structure"], 3)
 
 
+def test_of_a_group_the_contexts_and_ops_of_its_nodes_are_answered() -> None:
+    shown = live(*[(f"net.{i}", op) for i in range(12) for op in ("exp", "add", "log")], ("head", "matmul"))
+    fold = next(item for item in whole(shown)["levels"][0]["items"] if isinstance(item, dict) and item["last"] == 36)
+    marks = sent(shown.answer({"type": "tape", "marks": fold["key"]}))["marks"]
+    assert marks["group"] == fold["key"]
+    assert sorted(marks["ops"]) == ["add", "exp", "log"]
+    scopes = {shown.catalog.contexts.items[context].scope for context in marks["contexts"]}
+    assert scopes == {f"net.{i}" for i in range(12)}
+    for unknown in ("/nonsense", 7):
+        assert "marks" not in shown.answer({"type": "tape", "marks": unknown})
+
+
 def test_a_node_is_revealed_with_the_levels_above_it() -> None:
     shown = live(*[("", op) for _ in range(3000) for op in ("exp", "add", "log")])
     answer = sent(shown.answer({"type": "tape", "reveal": 4321}))

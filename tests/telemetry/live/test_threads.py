@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import pump, schema
-from flnb_telemetry.live.bars import COUNT, FINEST, LONGEST, NUMBER, PAIR, RESOLUTIONS, SHIFT, T0, T1, Row
+from flnb_telemetry.live.bars import COUNT, FINEST, LONGEST, NODE, NUMBER, PAIR, RESOLUTIONS, SHIFT, T0, T1, Row
 from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
 from flnb_telemetry.live.timeline import MOST, LiveTimeline
@@ -175,6 +175,19 @@ def test_lanes_have_phases_scopes_of_both_directions_and_ops(run: Recording) -> 
     bars = timeline.rows[Key(lane, KINDS.index("op"))].window(run.start, run.end or 0, 1)
     np.testing.assert_array_equal(bars[T0], op["t0"])
     np.testing.assert_array_equal(bars[PAIR] & (1 << SHIFT) - 1, op["plan"])
+
+
+def test_the_bars_of_backward_ops_have_the_scope_of_their_forward_ops(run: Recording) -> None:
+    timeline = Timeline(run.catalog)
+    timeline.take({kind: run.table(kind) for kind in TABLES})
+    (key,) = (key for key in timeline.row_keys() if KINDS[key.kind] == "op")
+    bars = timeline.rows[key].events.bars
+    contexts = [run.catalog.contexts.items[context] for context in (bars[PAIR] >> SHIFT).tolist()]
+    node = bars[NODE].tolist()
+    forward = {n: c.scope for n, c in zip(node, contexts, strict=True) if c.phase != schema.BACKWARD and n}
+    backward = [(forward[n], c.scope) for n, c in zip(node, contexts, strict=True) if c.phase == schema.BACKWARD and n]
+    assert {scope for _, scope in backward} >= {"train.sequential.0", "train.sequential.2"}
+    assert [scope for scope, _ in backward] == [scope for _, scope in backward]
 
 
 def test_a_live_view_has_the_same_rows_however_its_records_arrive(run: Recording) -> None:

@@ -356,11 +356,12 @@ export class Dashboard {
     return true;
   }
 
-  /** Six steps of a run that goes on, all of one that has ended. */
+  /** All of a run; of one that goes on first the newest six steps, if these are not in sight already. */
   private fit(): void {
     const { store } = this;
+    const all = store.landed || store.ended || (store.following && !store.span);
     store.span = 0;
-    if (store.landed || store.ended) store.setRange(0, store.now);
+    if (all) store.setRange(0, store.now);
     else this.context.actions.live();
   }
 

@@ -97,3 +97,6 @@ export function keepKeys(event: KeyboardEvent, element: Element): boolean {
   element.toggleAttribute("data-lm-suppress-shortcuts", !modified);
   return modified;
 }
+
+/** Whether the focus is in a table, whose keys are its own. */
+export const inTable = (): boolean => !!document.activeElement?.closest("table, .fl-data");

@@ -6,6 +6,7 @@ export type Quantity = readonly [value: string, unit: string];
 
 const THIN = "\u202f";
 export const UNKNOWN = "–";
+const BINARY = ["KiB", "MiB", "GiB", "TiB"];
 const unknown: Quantity = [UNKNOWN, ""];
 
 const known = (value: number | null | undefined): value is number => value != null && Number.isFinite(value);
@@ -48,7 +49,13 @@ export function duration(ns: number | null | undefined): Quantity {
 /** Bytes: 512 B, 66.0 KiB, 9.00 MiB, 17.4 GiB. Below 1000 B whole bytes. */
 export function bytes(value: number | null | undefined): Quantity {
   if (!known(value)) return unknown;
-  return Math.abs(value) < 1000 ? [String(Math.round(value)), "B"] : scaled(value / 1024, 1024, ["KiB", "MiB", "GiB", "TiB"]);
+  return Math.abs(value) < 1000 ? [String(Math.round(value)), "B"] : scaled(value / 1024, 1024, BINARY);
+}
+
+/** The unit of so many bytes, and other bytes as a number in it: what a byte axis carries. */
+export function inUnitOf(most: number): { unit: string; number: (value: number) => number } {
+  const [, unit] = bytes(most);
+  return { unit, number: (value) => Number((value / 1024 ** (BINARY.indexOf(unit) + 1)).toPrecision(3)) };
 }
 
 /** Exact bytes for details: 2 097 152 B. */

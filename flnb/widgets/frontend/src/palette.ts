@@ -18,15 +18,9 @@ export const families: Readonly<Record<string, Pair>> = {
   optimizer: ["#af8d0e", "#c6af29"],
 };
 
+export const familyNames = Object.keys(families);
 export const familyLabels: Readonly<Record<string, string>> = {
-  elementwise: "elementwise",
-  matmul: "matmul / conv",
-  reduction: "reduction",
-  movement: "movement",
-  norm: "norm / softmax",
-  memory: "memory",
-  communication: "communication",
-  optimizer: "optimizer",
+  ...Object.fromEntries(familyNames.map((name) => [name, name])), matmul: "matmul / conv", norm: "norm / softmax",
 };
 
 /** By category number of the protocol: 0 unknown, 1 parameter, 2 gradient, 3 activation, 4 optimizer state, 5 input, 6 temporary. */

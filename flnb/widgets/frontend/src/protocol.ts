@@ -144,14 +144,16 @@ export interface Tape extends TapePart, TapeNorms {
   /** (leaf id, place on the outermost level). */
   inputs: [number, number][];
 }
-/** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another; for the newest in place of one with NaN, or (`at`) for the tape of a step. */
-export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number; newest?: true; at?: number }
+/** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another; for the newest in place of one with NaN, (`at`) for the tape of a step, or (`marks`) for what the nodes of a group ran. */
+export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number; newest?: true; at?: number; marks?: string }
 export interface TapeAnswer extends TapePart {
   type: "tape";
   structure: string;
   step: number;
   reveal?: { id: number; open: string[] };
   search?: { text: string; count: number; next: number | null; at: number };
+  /** Of the nodes of a group: contexts, and names of ops. */
+  marks?: { group: string; contexts: number[]; ops: string[] };
 }
 /** The tape of the step that was asked for, or why there is none. */
 export interface StepTapeAnswer { type: "tape"; at: number; tape?: Tape; missing?: string }
@@ -266,7 +268,9 @@ export interface TimelineRow { thread: number; rank: number | null; name?: strin
  * what (plan, phase, number of values), context, count (events that the bar stands for), number (of the longest of
  * them in its row), longest (its ms).
  */
-export interface TimelinePart { rows: TimelineRow[]; pieces: { name: "whole" | "newest" | "window"; t0: number; t1: number; pixel: number; count: number }[]; t0: number; t1: number }
+export interface TimelinePart { rows: TimelineRow[]; pieces: ({ name: "whole" | "newest" | "window"; t0: number; t1: number; pixel: number; count: number } & Partial<Lacking>)[]; t0: number; t1: number }
+/** Until this time (ms) bars are coarser than was asked for, and why; `reading`: what is missing is being read, and the same question has another answer soon. */
+export interface Lacking { note: string; until: number; reading: boolean }
 /** The timeline in a frame: now and then the whole run coarsely, and the newest steps. Its columns are `timeline.*`. */
 export type TimelineSection = TimelinePart;
 /** One event: its place, its times (ms), plan (or what its row has in place of it) and context, tape node and block (0: none). */
@@ -274,12 +278,12 @@ export interface TimelineEvent {
   thread: number; depth: number; kind: TimelineRow["kind"]; number: number; t0: number; t1: number; what: number; context: number; node: number; block: number;
 }
 /**
- * Asks for a window [t0, t1, pixels], an event, how much there is between two times, its ops, or the next match of a text
+ * Asks for a window [t0, t1, pixels] (`older`: also for what the kernel must read from the recording), an event, how much there is between two times, its ops, or the next match of a text
  * after a time; or, to compare, which of its name an event is since a time, and the one that is so in the other recording.
  */
 /** `side`: of two recordings side by side, the one that is asked about. */
 export type TimelineRequest = { type: "timeline"; id: number; side?: 0 | 1 } & (
-  | { window: [number, number, number] } | { event: [thread: number, kind: string, depth: number, number: number] }
+  | { window: [number, number, number]; older?: boolean } | { event: [thread: number, kind: string, depth: number, number: number, t0?: number] }
   | { measure: [number, number] } | { ops: [number, number] } | { search: string; after: number }
   | { ordinal: [thread: number, kind: string, depth: number, number: number, since: number] }
   | { nth: [thread: number, kind: string, depth: number, name: string, scope: string, before: number, since: number] });
@@ -292,6 +296,8 @@ export interface TimelineMessage extends Partial<TimelinePart> {
   arrays?: FrameHead["arrays"];
   /** With the events of the same tape node. */
   event?: (TimelineEvent & { related: TimelineEvent[] }) | null;
+  /** The event is being read: the same question has another answer soon. */
+  reading?: true;
   measure?: TimelineMeasure;
   search?: { text: string; count: number; at: number; next: TimelineEvent | null };
   /** Ops that begin in a stretch of time, the longest first: name, how often, ns. */

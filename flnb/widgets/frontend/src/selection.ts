@@ -35,8 +35,8 @@ export interface Selection {
   bytes?: number;
 }
 
-/** Ops of forward and backward share a name: conv2d_backward, conv2d_input_grad and max_pool2d_grad belong to nodes conv2d and max_pool2d. */
-export const baseOp = (name: string): string => name.replace(/((_(input|weight|bias))?_grad|_backward|′|')$/, "");
+/** Ops of forward and backward share a name: conv2d_backward, conv2d_input_grad, max_pool2d_grad and relu_pull belong to nodes conv2d, max_pool2d and relu. */
+export const baseOp = (name: string): string => name.replace(/((_(input|weight|bias))?_grad|_backward|_pull|′|')$/, "");
 
 export function selectionOfBlock(store: Store, row: number): Selection {
   const { lifetimes } = store.memory;

@@ -60,6 +60,8 @@ export class Store extends Attention {
   readonly stacks = new Map<number, readonly string[] | null>();
   /** The newest answer to what was asked of the tape. */
   answer: TapeAnswer | null = null;
+  /** What the nodes of a selected group ran, as the kernel answered: contexts of forward ops, scopes of backward ops. */
+  marks: { group: string; contexts: ReadonlySet<number>; ops: ReadonlySet<string>; scopes: ReadonlySet<string | undefined> } | null = null;
   /** The last step whose tape was asked for and is not stored, and why. */
   tapeless: { step: number; why: string } | null = null;
   readonly norms = new NormHistory(this);
@@ -274,7 +276,7 @@ export class Store extends Attention {
     this.norms.clear();
     this.tables.clear();
     this.memory.clear();
-    this.tape = this.answer = this.newest = this.collectives = this.devices = this.timeline = this.timelineAnswer = null;
+    this.tape = this.answer = this.marks = this.newest = this.collectives = this.devices = this.timeline = this.timelineAnswer = null;
     this.stacks.clear();
     this.tapeless = null;
     this.forget();
@@ -312,6 +314,11 @@ export class Store extends Attention {
   /** More of the tape that is shown. */
   private takeAnswer(answer: TapeAnswer): void {
     this.answer = answer;
+    if (answer.marks) {
+      const { group, contexts, ops } = answer.marks;
+      this.marks = { group, contexts: new Set(contexts), ops: new Set(ops), scopes: new Set(contexts.map((id) => this.contexts[id]?.scope)) };
+      this.versions.timeline++;
+    }
     const more = this.tape && withAnswer(this.tape, answer);
     if (!more) return;
     this.tape = more;

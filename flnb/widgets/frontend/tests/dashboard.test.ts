@@ -157,7 +157,7 @@ describe("the widget", () => {
     expect(meta.title).toContain("manager caching → buddy");
   });
 
-  it("shows six steps of a run that goes on by F, and all of one that has ended", () => {
+  it("shows all of a run by F, and of one that goes on the newest steps before that", () => {
     const simulation = new Simulation();
     const { root, tick, press, listeners } = mounted(simulation);
     for (let at = 0; at < 20; at++) tick();
@@ -166,6 +166,9 @@ describe("the widget", () => {
       draw();
       return root.querySelector(".fl-page:not([hidden]) .fl-sub")!.textContent!;
     };
+    expect(said()).toMatch(/^steps (?!1 )\d+ to 34 /);
+    press("f"); // its newest steps are in sight already
+    expect(said()).toMatch(/^steps 1 to 34 /);
     press("f");
     expect(said()).toMatch(/^steps (?!1 )\d+ to 34 /);
     const { content, buffers } = simulation.frame();

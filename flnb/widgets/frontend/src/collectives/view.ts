@@ -1,6 +1,6 @@
 /** Who is late, why, what does it cost a step, is communication hidden? Ranks over time, and what follows from them. */
 
-import { attribute, h, swatch } from "../dom.ts";
+import { attribute, h, inTable, swatch } from "../dom.ts";
 import { durationText, integer, joined } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
@@ -111,7 +111,7 @@ export class CollectivesView implements View {
       case "j": case "J": this.go(1); return true;
       case "k": case "K": this.go(-1); return true;
       case "r": case "R": this.goLate(); return true;
-      default: return this.element.contains(document.activeElement) && (document.activeElement as Element).closest("table, .fl-data") ? false : this.timeline.key(event);
+      default: return inTable() ? false : this.timeline.key(event);
     }
   }
 

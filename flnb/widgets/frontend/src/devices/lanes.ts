@@ -1,6 +1,7 @@
 /** Lanes of the timeline: what the host asked for, and for each stream what its device ran. */
 
 import { durationText, integer, joined } from "../format.ts";
+import { familyNames } from "../palette.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
@@ -12,7 +13,6 @@ import { askedName, family, taskLabel } from "./names.ts";
 const PHASE = 0;
 const WAITING = 1;
 const FAMILIES = 2;
-const NAMES = ["elementwise", "matmul", "reduction", "movement", "norm", "memory", "communication", "optimizer"] as const;
 /** Rows of the host's lane: phases, and what it asked for. Streams have one row of tasks, and one of marks. */
 export const [PHASES, ASKED] = [0, 1] as const;
 export const [TASKS, MARKS] = [0, 1] as const;
@@ -45,11 +45,11 @@ function stylesOf(theme: Theme): Style[] {
   const { colours } = theme;
   return [
     { fill: colours.line, text: colours.ink }, { fill: colours.dim, hatch: true },
-    ...NAMES.map((name) => ({ fill: theme.family(name), text: theme.labelOn(theme.family(name)) })),
+    ...familyNames.map((name) => ({ fill: theme.family(name), text: theme.labelOn(theme.family(name)) })),
   ];
 }
 
-const kindOf = (name: string): number => FAMILIES + Math.max(0, NAMES.indexOf(name as (typeof NAMES)[number]));
+const kindOf = (name: string): number => FAMILIES + Math.max(0, familyNames.indexOf(name));
 
 /** The content of the timeline, as high as `room` has place for. */
 export function deviceLanes(model: DevicesModel, store: Store, theme: Theme, axis: Axis, step: number, footer: number, room: number): DeviceLanes {

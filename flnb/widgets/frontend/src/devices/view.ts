@@ -1,6 +1,6 @@
 /** Who waits, host or device; what did this launch do to memory? What the host asked for over what its devices ran. */
 
-import { attribute, h, setText, swatch } from "../dom.ts";
+import { attribute, h, inTable, setText, swatch } from "../dom.ts";
 import { bytesText, durationText, integer, joined } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel, segmented } from "../panel.ts";
@@ -107,7 +107,7 @@ export class DevicesView implements View {
       case "g": case "G": this.goGap(); return true;
       case "f": case "F": this.follow(); return true;
       case "Escape": if (this.context.store.selection || this.cursor === null) return false; this.cursor = null; this.again(); return true;
-      default: return this.element.contains(document.activeElement) && (document.activeElement as Element).closest("table, .fl-data") ? false : this.timeline.key(event);
+      default: return inTable() ? false : this.timeline.key(event);
     }
   }
 

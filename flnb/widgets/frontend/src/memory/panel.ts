@@ -40,7 +40,7 @@ export class MemoryPanel implements View {
   constructor(private readonly context: ViewContext) {
     this.model = memoryOf(context.store);
     this.panel = new Panel("Memory", () => stepTable(context, this.model));
-    this.panel.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, this.chartHost, this.legend, this.mapHost));
+    this.panel.body.append(h("div", "fl-column", this.chartHost, this.legend, this.mapHost));
     this.chart = new TimelineChart(context, this.model, this.chartHost);
     this.map = new BlockMap(context, this.model, this.mapHost, true);
     this.element = this.panel.element;

@@ -2,7 +2,7 @@
 
 import { attribute } from "../dom.ts";
 import { fillBox, hatch, horizontal, label, setPen, Surface, ticks } from "../canvas.ts";
-import { bytes, bytesText, clock, integer, joined } from "../format.ts";
+import { bytesText, clock, inUnitOf, integer, joined } from "../format.ts";
 import { type Selection, selectsBlock } from "../selection.ts";
 import type { Moment } from "../protocol.ts";
 import { momentsAt, paintCursor, paintMoments } from "../timeline/paint.ts";
@@ -124,18 +124,16 @@ export class TimelineChart {
 
   private grid(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number | null): void {
     const { theme } = this.context;
-    const [, unit] = bytes(capacity ?? this.top);
-    const factor = { B: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 }[unit] ?? 1;
+    const { unit, number } = inUnitOf(capacity ?? this.top);
     const values = ticks(0, this.top, Math.max(2, Math.min(4, this.surface.height / 50)), true).filter((value) => capacity === null || Math.abs(this.y(value) - this.y(capacity)) > 13);
     const font = theme.ui(10.5);
     values.forEach((value, at) => {
       const y = this.y(value);
       if (value > 0) horizontal(c, axis.left, axis.right, y, theme.colours.grid);
       const named = capacity === null && at === values.length - 1 && value > 0;
-      const number = Number((value / factor).toPrecision(3));
-      label(c, named ? `${number} ${unit}` : String(number), axis.left - 6, y, theme.colours.dim, font, "right");
+      label(c, `${number(value)}${named ? ` ${unit}` : ""}`, axis.left - 6, y, theme.colours.dim, font, "right");
     });
-    if (capacity !== null) label(c, `${Number((capacity / factor).toPrecision(3))} ${unit}`, axis.left - 6, this.y(capacity), theme.colours.dim, font, "right");
+    if (capacity !== null) label(c, `${number(capacity)} ${unit}`, axis.left - 6, this.y(capacity), theme.colours.dim, font, "right");
   }
 
   private reserved(c: CanvasRenderingContext2D, axis: TimeAxis, line: Timeline, words: number): void {

@@ -69,11 +69,11 @@ export class MemoryView implements View {
     const lines = Object.values(this.figures).map(({ name, value }) => h("div", { style: "display:flex;justify-content:space-between;line-height:16px" }, name, value));
     const caption = h("div", { style: "flex:none;padding:0 12px 5px;font:10.5px/15px var(--fl-code);font-variant-ligatures:none", title: "reserved/live is what fragmentation costs; r is the request; sums over free blocks, or live ones" }, FORMULAS);
     const above = h("div", { style: "display:flex;flex:1;min-height:0" }, secondHost, h("div", { style: `${beside};padding:2px 12px 0 10px`, tabindex: 0 }, ...lines));
-    second.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, above, caption));
+    second.body.append(h("div", "fl-column", above, caption));
     this.fragmentation = { panel: second, host: secondHost, chart: new FragmentationChart(context, this.model, secondHost) };
 
     const third = new Panel("Block map", () => blockTable(context, this.model));
-    const thirdHost = h("div", { style: "position:absolute;inset:0" });
+    const thirdHost = h("div", "fl-callhost");
     third.body.append(thirdHost);
     const map = new BlockMap(context, this.model, thirdHost, false);
     third.tools.append(blockLegend(), segmented<SegmentOrder>("Order of segments", [["address", "Address"], ["size", "Size"], ["holes", "Holes"]], "address", (order) => {

@@ -11,6 +11,9 @@ import type { ViewContext } from "../view.ts";
 import type { Group } from "./groups.ts";
 import { nodeCount, type NodeInfo, type TapeModel } from "./model.ts";
 
+const alarm = (head: string, ...rest: HTMLElement[]): HTMLElement[] =>
+  [h("div", { class: "fl-why", style: "border-color:var(--fl-error)" }, h("b", { style: "color:var(--fl-error)" }, head), ...rest)];
+
 const LIST = 24;
 
 export class TapeDetails {
@@ -79,8 +82,7 @@ export class TapeDetails {
     const info = model.nodes[at]!;
     if (info.node.failed) {
       const [first, ...rest] = info.node.failed.message.split("\n");
-      return [h("div", { style: "margin:0 12px 8px;padding:6px 8px;border-left:3px solid var(--fl-error);background:var(--fl-soft);overflow-wrap:anywhere" },
-        h("b", { class: "fl-error", style: "font-weight:600" }, "The forward ended here"), h("div", {}, first!), ...rest.map((line) => h("div", "fl-dim", line)))];
+      return alarm("The forward ended here", h("div", {}, first!), ...rest.map((line) => h("div", "fl-dim", line)));
     }
     if (info.health === "fine") return [];
     const out = model.badOut(at);
@@ -88,8 +90,7 @@ export class TapeDetails {
     const where = out ? `${integer(out.bad)}${out.numel ? ` of ${integer(out.numel)}` : ""} values of what it gave are NaN or infinite` : "the gradient that arrives here is NaN or infinite";
     const arrived = model.arrivesBad(at);
     const what = origin ? (arrived ? "The loss itself gives a bad gradient: look at the forward pass." : `Its input gradient is finite; ${where}.`) : "The gradient was bad before it came here.";
-    return [h("div", { style: "margin:0 12px 8px;padding:6px 8px;border-left:3px solid var(--fl-error);background:var(--fl-soft)" },
-      h("b", { class: "fl-error", style: "font-weight:600" }, origin ? "NaN begins here" : "NaN passes through"), h("div", {}, what))];
+    return alarm(origin ? "NaN begins here" : "NaN passes through", h("div", {}, what));
   }
 
   private node(at: number, backward: boolean): void {

@@ -27,7 +27,7 @@ class TapeView implements View {
   private readonly panel: Panel;
   private readonly canvas: TapeCanvas;
   private readonly host = h("div", { style: "position:relative;flex:1;min-height:0;overflow:hidden" });
-  private readonly none = h("div", { class: "fl-none", style: "position:absolute;inset:0" });
+  private readonly none = h("div", "fl-none fl-callhost");
   private readonly tip: Tip;
   private readonly details: TapeDetails | null;
   private readonly families: HTMLElement | null;
@@ -58,7 +58,7 @@ class TapeView implements View {
     this.opening = new Opening(this.model, context.actions);
     this.panel = new Panel("Tape", () => this.describe());
     this.canvas = new TapeCanvas(context, this.model, !full);
-    this.panel.body.append(h("div", { style: "position:absolute;inset:0;display:flex;flex-direction:column" }, this.host, ...(full ? [legend()] : [])));
+    this.panel.body.append(h("div", "fl-column", this.host, ...(full ? [legend()] : [])));
     this.host.append(this.canvas.surface.canvas, this.none);
     this.tip = new Tip(this.host);
     this.families = full ? h("div", { class: "fl-wideonly", style: "display:flex;gap:12px;font-size:11px;color:var(--fl-dim);overflow:hidden" }) : null;

@@ -2,7 +2,8 @@
 
 import { bisectLeft, bisectRight } from "d3-array";
 import { durationText, integer } from "../format.ts";
-import type { KernelInfo, TimelineRow } from "../protocol.ts";
+import { familyNames } from "../palette.ts";
+import type { KernelInfo, TimelineEvent, TimelineRow } from "../protocol.ts";
 import { familyOfKernel } from "../sections.ts";
 import { baseOp, inScope, type Selection } from "../selection.ts";
 import type { Store } from "../store.ts";
@@ -12,8 +13,7 @@ import { type Content, type Lane, Layout, type Row, type Style } from "../timeli
 import type { Span } from "../timeline/scale.ts";
 import { keyOf, type Piece, type RowColumns, type ThreadsModel } from "./model.ts";
 
-const [PHASE, SCOPE, RECORD, COMPILE, COMPUTE, FAINT, FAMILIES] = [0, 1, 2, 3, 4, 5, 6];
-const FAMILY = ["elementwise", "matmul", "reduction", "movement", "norm", "memory", "communication", "optimizer"];
+export const [PHASE, SCOPE, RECORD, COMPILE, COMPUTE, FAINT, FAMILIES] = [0, 1, 2, 3, 4, 5, 6];
 const PHASES = ["", "forward", "backward", "optimizer"];
 const HEIGHTS: Readonly<Record<TimelineRow["kind"], number>> = { phase: 14, scope: 15, record: 9, compile: 15, materialize: 15, op: 19, part: 7 };
 const NONE: RowColumns = {
@@ -26,7 +26,7 @@ export function stylesOf(theme: Theme): Style[] {
   return [
     { fill: colours.line, text: colours.ink }, { fill: colours.hover, text: colours.ink }, { fill: colours.dim }, { fill: colours.dim, hatch: true }, { fill: colours.hover, text: colours.ink },
     { fill: colours.hover },
-    ...FAMILY.map((name) => ({ fill: theme.family(name), text: theme.labelOn(theme.family(name)) })),
+    ...familyNames.map((name) => ({ fill: theme.family(name), text: theme.labelOn(theme.family(name)) })),
   ];
 }
 
@@ -91,15 +91,9 @@ export class ThreadLanes {
 
   /** The name of a bar: of a merged one that of its longest event. */
   name(row: TimelineRow, index: number): string {
-    const columns = this.columns(row);
-    const what = columns.what[index]!;
-    switch (row.kind) {
-      case "phase": return PHASES[what] ?? "";
-      case "scope": return this.store.contexts[columns.context[index]!]?.scope.split(".").at(-1) ?? "";
-      case "compile": return `compile ${durationText((columns.end[index]! - columns.start[index]!) * 1e6)}`;
-      case "materialize": return `computes ${integer(what)} ${what === 1 ? "value" : "values"}`;
-      default: return opName(this.store, what, columns.context[index]!);
-    }
+    const { what, context, start, end } = this.columns(row);
+    const name = nameOf(this.store, { kind: row.kind, what: what[index]!, context: context[index]! });
+    return row.kind === "scope" ? name.split(".").at(-1)! : row.kind === "compile" ? `${name} ${durationText((end[index]! - start[index]!) * 1e6)}` : name;
   }
 
   /** Where an event stands: lane, row and index; null where it is not in sight. */
@@ -143,21 +137,21 @@ export class ThreadLanes {
         if (this.lit && !isLit(store, this.lit, what[at]!, context[at]!)) return FAINT!;
         const family = familyOf(store, what[at]!, context[at]!);
         this.families.add(family);
-        return FAMILIES! + Math.max(0, FAMILY.indexOf(family));
+        return FAMILIES! + Math.max(0, familyNames.indexOf(family));
       }
     }
   }
 }
 
-const LIT: readonly Selection["kind"][] = ["op", "scope", "kernel", "node"];
-/** The op, scope, kernel or tape node whose bars stand out: one that was selected in another view. What is selected here is one bar, and has a time. */
+const LIT: readonly Selection["kind"][] = ["op", "scope", "kernel", "node", "nodes"];
+/** The op, scope, kernel, tape node or group of nodes whose bars stand out: one that was selected in another view. What is selected here is one bar, and has a time. */
 export const litOf = ({ selection }: Store): Selection | null =>
   selection && selection.t === undefined && LIT.includes(selection.kind) ? selection : null;
 
 /** What decides which bars are faint. */
 export const markedBy = (store: Store): string => {
   const lit = litOf(store);
-  return JSON.stringify([store.search, lit?.kind, lit?.label, lit?.scope]);
+  return JSON.stringify([store.search, lit?.kind, lit?.label, lit?.scope, lit?.group, store.marks?.group]);
 };
 
 /** Bars of a tape node's op in its scope stand out, in every step; merged ones do not say which node they are of. */
@@ -166,6 +160,11 @@ function isLit(store: Store, lit: Selection, plan: number, context: number): boo
   switch (lit.kind) {
     case "op": return op === lit.op;
     case "kernel": return kernelOf(store, plan, context)?.name === lit.kernel;
+    case "nodes": {
+      const { marks } = store;
+      return marks?.group === lit.group && op !== undefined
+        && (store.context(context)?.phase === "backward" ? marks!.scopes.has(scope) : marks!.contexts.has(context) && marks!.ops.has(baseOp(op)));
+    }
     case "node": return op !== undefined && baseOp(op) === lit.op && scope === lit.scope;
     default: return inScope(scope, lit.scope);
   }
@@ -188,6 +187,17 @@ export function kernelOf(store: Store, plan: number, context: number): KernelInf
 function familyOf(store: Store, plan: number, context: number): string {
   const kernel = kernelOf(store, plan, context);
   return kernel ? familyOfKernel(store, kernel) : store.plan(plan)?.family ?? "";
+}
+
+/** The name of an event: of a scope its path. */
+export function nameOf(store: Store, { kind, what, context }: Pick<TimelineEvent, "kind" | "what" | "context">): string {
+  switch (kind) {
+    case "phase": return PHASES[what] ?? "";
+    case "scope": return store.contexts[context]?.scope ?? "";
+    case "compile": return kind;
+    case "materialize": return `computes ${integer(what)} ${what === 1 ? "value" : "values"}`;
+    default: return opName(store, what, context);
+  }
 }
 
 export const opName = (store: Store, plan: number, context: number): string => kernelOf(store, plan, context)?.name ?? store.plan(plan)?.op ?? "";

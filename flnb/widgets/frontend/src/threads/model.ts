@@ -1,7 +1,7 @@
 /** What every thread did when, as far as the browser has it: pieces of the timeline, each a stretch of time at one resolution. */
 
 import { bisectLeft } from "d3-array";
-import type { Column, TimelineEvent, TimelineMessage, TimelinePart, TimelineRow, TimelineSection } from "../protocol.ts";
+import type { Column, Lacking, TimelineEvent, TimelineMessage, TimelinePart, TimelineRow, TimelineSection } from "../protocol.ts";
 import type { Span } from "../timeline/scale.ts";
 
 const NAMES = ["row", "t0", "t1", "what", "context", "count", "number", "longest"] as const;
@@ -26,7 +26,12 @@ export interface RowColumns {
 }
 
 export class Piece implements Span {
-  constructor(readonly t0: number, readonly t1: number, readonly pixel: number, readonly rows: ReadonlyMap<string, RowColumns>) {}
+  constructor(readonly t0: number, readonly t1: number, readonly pixel: number, readonly rows: ReadonlyMap<string, RowColumns>, readonly lacking: Partial<Lacking> = {}) {}
+
+  /** What is missing of the time after t0, and why; null: nothing. */
+  lacks(t0: number): Lacking | null {
+    return this.lacking.until! > t0 ? this.lacking as Lacking : null;
+  }
 }
 
 export class ThreadsModel {
@@ -102,12 +107,12 @@ function joined(older: Piece, newer: Piece): Piece {
     if (length) cut.end[length - 1] = Math.min(cut.end[length - 1]!, until);
     rows.set(key, cut);
   }
-  return new Piece(older.t0, newer.t1, older.pixel, rows);
+  return new Piece(older.t0, newer.t1, older.pixel, rows, older.lacking);
 }
 
 function piecesOf({ rows, pieces }: TimelinePart, columns: Columns): Piece[] {
   let at = 0;
-  return pieces.map(({ t0, t1, pixel, count }) => {
+  return pieces.map(({ t0, t1, pixel, count, ...lacking }) => {
     const found = new Map<string, RowColumns>();
     const end = at + count;
     while (at < end) {
@@ -119,7 +124,7 @@ function piecesOf({ rows, pieces }: TimelinePart, columns: Columns): Piece[] {
         number: cut("number"), longest: cut("longest"),
       });
     }
-    return new Piece(t0, t1, pixel, found);
+    return new Piece(t0, t1, pixel, found, lacking);
   });
 }
 
@@ -136,6 +141,8 @@ export class Windows {
   static readonly AGAIN = 2000;
   /** A view that follows a run asks for the same stretch, moved on, no sooner than this after the last time. */
   static readonly FOLLOW = 1000;
+  /** What the kernel is reading is asked for again after this. */
+  static readonly READ = 200;
   private id = 0;
   private asked: { id: number; key: string; at: number } | null = null;
   /** When the first question was asked that nothing has answered yet. */
@@ -148,9 +155,9 @@ export class Windows {
     return this.since !== null && now - this.since > Windows.SLOW;
   }
 
-  /** The id to ask with, or null where the same or another question is under way; `stretch` names one that moves with a run. */
+  /** The id to ask with, or null where the same or another question is under way; `stretch` names one that moves with a run, or one that is being read. */
   next(key: string, now: number, stretch = ""): number | null {
-    if (stretch && stretch === this.last.stretch && now - this.last.at < Windows.FOLLOW) return null;
+    if (stretch && stretch === this.last.stretch && now - this.last.at < (stretch === key ? Windows.READ : Windows.FOLLOW)) return null;
     if (this.asked && (this.asked.key === key || now - this.asked.at < Windows.SLOW) && now - this.asked.at < Windows.AGAIN) return null;
     this.asked = { id: ++this.id, key, at: now };
     this.last = { stretch, at: now };

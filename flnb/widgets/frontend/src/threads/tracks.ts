@@ -1,7 +1,7 @@
 /** Under the lanes, on the same time axis: live and reserved memory, and what was logged. */
 
 import { fillBox, horizontal, label, setPen, ticks } from "../canvas.ts";
-import { bytes, bytesText, plain } from "../format.ts";
+import { bytesText, inUnitOf, plain } from "../format.ts";
 import { categoryStack, drawBands, paintMissing, strokeSteps } from "../memory/bands.ts";
 import type { MemoryModel } from "../memory/model.ts";
 import { axisTop } from "../memory/timeline.ts";
@@ -75,12 +75,11 @@ export class Tracks {
     label(c, this.title, 12, from + 12, colours.ink, theme.ui(11, 500));
     label(c, drawn ? "live, reserved" : "live", 12, from + 25, colours.dim, theme.ui(10));
     if (!drawn) label(c, `reserved ${bytesText(reserved)}`, 12, from + 38, colours.dim, theme.ui(10));
-    const [, unit] = bytes(most);
-    const factor = { B: 1, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4 }[unit] ?? 1;
+    const { unit, number } = inUnitOf(most);
     for (const value of ticks(0, most, Math.max(1, Math.min(3, (to - from) / 45)), true)) {
       const y = this.y(value);
       if (value > 0) horizontal(c, scale.left, scale.right, y, colours.grid);
-      if (y > from + 50) label(c, `${Number((value / factor).toPrecision(3))} ${unit}`, scale.left - 5, y, colours.dim, theme.ui(10), "right");
+      if (y > from + 50) label(c, `${number(value)} ${unit}`, scale.left - 5, y, colours.dim, theme.ui(10), "right");
     }
     frame.clipped(() => {
       const places = { left: scale.left, y: (value: number) => this.y(value) };

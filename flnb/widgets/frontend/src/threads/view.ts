@@ -1,7 +1,7 @@
 /** What ran when? A lane for each thread: phases, scopes as flames, ops; memory and metrics under them. */
 
 import { fillBox, label, ring } from "../canvas.ts";
-import { h, nothing, swatch } from "../dom.ts";
+import { h, inTable, nothing, swatch } from "../dom.ts";
 import { durationText, integer, joined, measured, UNKNOWN } from "../format.ts";
 import { memoryOf } from "../memory/model.ts";
 import { familyLabels } from "../palette.ts";
@@ -17,7 +17,7 @@ import { allocationsIn, drawArrows } from "./arrows.ts";
 import { stepBands } from "./bands.ts";
 import { pane } from "../details.ts";
 import { aboutEvent, aboutMeasure, HELP } from "./details.ts";
-import { kernelOf, litOf, markedBy, opName, ThreadLanes } from "./lanes.ts";
+import { FAINT, kernelOf, litOf, markedBy, nameOf, ThreadLanes } from "./lanes.ts";
 import { keyOf, type Piece, Windows } from "./model.ts";
 import { Tracks } from "./tracks.ts";
 
@@ -48,6 +48,8 @@ class ThreadsView implements View {
   private arranged = "";
   private wrote = "";
   private answer: TimelineMessage | null = null;
+  /** The group of tape nodes whose ops were asked for. */
+  private marked = "";
   private late = false;
   private saved = false;
   private retry: ReturnType<typeof setTimeout> | undefined;
@@ -61,6 +63,7 @@ class ThreadsView implements View {
       tip: (mark) => this.tip(mark),
       near: (x, scale) => momentsAt(context.store.exchanges, x, (t) => scale.x(t * 1e3)),
       draw: (frame) => this.over(frame),
+      words: (frame) => this.words(frame),
     }, "what threads did when, with memory and metrics");
     this.host.append(this.timeline.element);
     this.panel.body.append(this.host);
@@ -77,6 +80,8 @@ class ThreadsView implements View {
     if (!store.timeline) return;
     if (this.event && (litOf(store) || (store.selection === null && this.event.kind !== "phase"))) this.event = null; // chosen or cleared elsewhere
     if (store.timelineAnswer !== this.answer) this.hear((this.answer = store.timelineAnswer));
+    const lit = litOf(store);
+    if (lit?.kind === "nodes" && lit.group !== this.marked) this.context.actions.ask({ type: "tape", marks: (this.marked = lit.group!) });
     if (this.windows.late(performance.now()) !== this.late) {
       this.late = !this.late;
       this.drawn = "";
@@ -93,7 +98,7 @@ class ThreadsView implements View {
 
   key(event: KeyboardEvent): boolean {
     const { alone, actions, store } = this.context;
-    if ((document.activeElement as Element | null)?.closest("table, .fl-data")) return false;
+    if (inTable()) return false;
     switch (event.key) {
       case "m": case "M": this.mark(); return true;
       case "Escape":
@@ -129,7 +134,7 @@ class ThreadsView implements View {
       steps: lanes?.content.bands.map(({ label: text }) => text), selected: event ? { ...event, name: this.nameOf(event) } : null, measure: this.range,
       said: this.panel.element.querySelector(".fl-sub")?.textContent, place: { x: box.x, y: box.y, width: box.width, height: box.height },
       tops: lanes?.content.lanes.map((_, lane) => lanes.content.lanes[lane]!.rows.map((_, row) => this.timeline.placeOf(lane, row))),
-      allocations: event ? allocationsIn(store, event).length : 0,
+      faint: lanes?.content.lanes.flatMap(({ rows: own }) => own.map(({ bars }) => bars.kind.filter((kind) => kind === FAINT).length)), allocations: event ? allocationsIn(store, event).length : 0,
     };
   }
 
@@ -207,25 +212,33 @@ class ThreadsView implements View {
     const { store, actions } = this.context;
     const { limits } = store.timeline!;
     const [t0, t1] = [Math.max(span.t0, limits.t0), Math.min(span.t1, limits.t1)];
-    const fits = piece !== null && piece.pixel <= pixel * 1.01 && piece.t0 <= t0 && piece.t1 >= t1 - pixel;
+    const reading = piece?.lacks(t0)?.reading;
+    const fits = piece !== null && !reading && piece.pixel <= pixel * 1.01 && piece.t0 <= t0 && piece.t1 >= t1 - pixel;
     if (fits || t1 <= t0 || this.saved) return this.windows.forget();
     const length = span.t1 - span.t0;
-    const id = this.windows.next(`${span.t0} ${span.t1} ${pixels}`, performance.now(), store.following && store.run?.state === "recording" ? `${length.toPrecision(6)} ${pixels}` : "");
+    const follows = store.following && store.run?.state === "recording";
+    const key = `${span.t0} ${span.t1} ${pixels}`;
+    const id = this.windows.next(key, performance.now(), follows ? `${length.toPrecision(6)} ${pixels}` : reading ? key : "");
     clearTimeout(this.retry);
-    this.retry = setTimeout(() => this.again(), Windows.SLOW + 20); // by then it has come, or the reader is told; what was not asked is
-    if (id !== null) actions.ask({ type: "timeline", id, window: [span.t0 - MARGIN * length, span.t1 + MARGIN * length, Math.ceil(pixels * (1 + 2 * MARGIN))] });
+    this.retry = setTimeout(() => this.again(), (reading ? Windows.READ : Windows.SLOW) + 20); // by then it has come, or the reader is told; what was not asked is
+    if (id !== null) actions.ask({ type: "timeline", id, older: !follows, window: [span.t0 - MARGIN * length, span.t1 + MARGIN * length, Math.ceil(pixels * (1 + 2 * MARGIN))] });
   }
 
   private over(frame: Frame): void {
     const { lanes, context: { store, theme } } = this;
     if (!lanes) return;
     this.tracks.draw(frame, lanes.content.footer);
-    const foot = frame.height - lanes.content.footer;
-    paintMoments(frame.c, theme, store.exchanges, frame.scale, (t) => frame.scale.x(t * 1e3), HEADER, frame.height, (this.tracks.remembers ? foot : HEADER) + 9);
     this.mine(frame);
     this.shade(frame);
     if (this.late && !lanes.content.lanes.length) label(frame.c, "coarse: the kernel is busy", frame.scale.left + 8, frame.top + 14, theme.colours.dim, theme.ui(11));
-    if (this.event) drawArrows(frame, store, this.event, lanes, (value) => this.tracks.y(value), foot);
+    if (this.event) drawArrows(frame, store, this.event, lanes, (value) => this.tracks.y(value), frame.height - lanes.content.footer);
+  }
+
+  /** What parts were exchanged, over the cursor's line. */
+  private words({ c, scale, height }: Frame): void {
+    const { store, theme } = this.context;
+    const footer = this.lanes?.content.footer ?? 0;
+    paintMoments(c, theme, store.exchanges, scale, (t) => scale.x(t * 1e3), HEADER, height, (this.tracks.remembers ? height - footer : HEADER) + 9);
   }
 
   /** Rings around the selected event and those of its tape node. */
@@ -255,7 +268,8 @@ class ThreadsView implements View {
     const { theme, store } = this.context;
     const { t0, t1 } = this.timeline.shown;
     const merged = this.lanes?.merged({ t0, t1 });
-    const said = this.late ? "coarse: the kernel is busy" : merged && this.saved ? "merged: a saved page has no more detail" : merged ? "merged below a pixel" : "every event drawn";
+    const lacks = this.lanes?.piece.lacks(t0);
+    const said = this.late ? "coarse: the kernel is busy" : lacks && (merged || lacks.reading) ? lacks.note : merged && this.saved ? "merged: a saved page has no more detail" : merged ? "merged below a pixel" : "every event drawn";
     this.panel.sub = `${durationText((t1 - t0) * 1e6)} visible · ${said}`;
     const families = Object.keys(familyLabels).filter((name) => this.lanes?.families.has(name));
     const legend = `${theme.version} ${families.join()}`;
@@ -272,12 +286,7 @@ class ThreadsView implements View {
   }
 
   private nameOf(event: TimelineEvent): string {
-    const { store } = this.context;
-    if (event.kind === "scope") return store.contexts[event.context]?.scope ?? "";
-    if (event.kind === "phase") return ["", "forward", "backward", "optimizer"][event.what] ?? "";
-    if (event.kind === "compile") return "compile";
-    if (event.kind === "materialize") return `computes ${integer(event.what)}`;
-    return opName(store, event.what, event.context);
+    return nameOf(this.context.store, event);
   }
 
   private tip(mark: Mark): string {
@@ -335,11 +344,12 @@ class ThreadsView implements View {
       const begin = Math.max(0, (event.t0 + event.t1) / 2 - length / 2);
       actions.setRange(begin / 1e3, (begin + length) / 1e3);
     } else if (store.following) actions.setRange(t0 / 1e3, t1 / 1e3);
-    if (event.number >= 0) {
-      this.asked = ++this.questions;
-      actions.ask({ type: "timeline", id: this.asked, event: [event.thread, event.kind, event.depth, event.number] });
-    }
+    if (event.number >= 0) this.inquire(event);
     this.again();
+  }
+
+  private inquire({ thread, kind, depth, number, t0 }: TimelineEvent): void {
+    this.context.actions.ask({ type: "timeline", id: (this.asked = ++this.questions), event: [thread, kind, depth, number, t0] });
   }
 
   private selectionOf(event: TimelineEvent): Selection | null {
@@ -376,6 +386,7 @@ class ThreadsView implements View {
       if (message.id === this.finding) this.context.actions.announce("a saved page cannot search its events: open the recording with flnb.view");
     }
     if (message.pieces && this.windows.came(message.id)) this.drawn = "";
+    if (message.reading && message.id === this.asked) setTimeout(() => this.event && message.id === this.asked && this.inquire(this.event), Windows.READ);
     if (message.event && message.id === this.asked && this.event) {
       this.event = { ...message.event, ...(this.count > 1 ? { t0: message.event.t0, t1: message.event.t1 } : {}) };
       if (message.event.node > 0 && this.context.store.selection?.kind === "op") this.context.actions.select(this.selectionOf(this.event));

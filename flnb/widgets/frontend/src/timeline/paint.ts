@@ -50,7 +50,8 @@ export function paintHeader({ c, theme, scale, width, height }: Frame, content: 
     if (x < scale.left - 0.5 || x > scale.right + 0.5) continue;
     vertical(c, x, HEADER - 4, HEADER, colours.dim);
     vertical(c, x, HEADER, height, colours.grid);
-    if (x + theme.measure(tick.label, theme.ui(10)) + 4 <= width) label(c, tick.label, x + 3, HEADER - 8, colours.dim, theme.ui(10));
+    const end = x + theme.measure(tick.label, theme.ui(10)) + 4;
+    if (end <= width && !(cursor !== null && scale.x(cursor) > x && scale.x(cursor) < end)) label(c, tick.label, x + 3, HEADER - 8, colours.dim, theme.ui(10));
   }
   horizontal(c, 0, width, HEADER, colours.line);
 }

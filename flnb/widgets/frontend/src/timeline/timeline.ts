@@ -29,6 +29,8 @@ export interface TimelineOwner {
   under?(frame: Frame): void;
   /** Drawn over the lanes, and into the footer. */
   draw?(frame: Frame): void;
+  /** Drawn over the cursor's line. */
+  words?(frame: Frame): void;
 }
 
 const DRAG = 3;
@@ -115,6 +117,7 @@ export class Timeline {
     this.outline(frame);
     this.owner.draw?.(frame);
     paintCursor(frame, this.cursor);
+    this.owner.words?.(frame);
   }
 
   /** The keys of a timeline; true when taken. */

@@ -30,6 +30,22 @@ function faint(store: Store, model: ThreadsModel): boolean[][] {
 }
 
 describe("the bars of the timeline", () => {
+  it("of a group of tape nodes stand out, forward and backward, once the kernel has answered which these are", () => {
+    const { store, model } = made();
+    store.contexts = [null, { scope: "net.first", phase: "forward" }, { scope: "net.head", phase: "backward" }] as unknown as Store["contexts"];
+    store.select({ kind: "nodes", label: "conv2d ×4", nodes: [1, 9], group: "/0", step: 1 });
+    expect(faint(store, model)).toEqual([[false, false], [true, true]]);
+    const before = markedBy(store);
+    const answer = (contexts: number[], ops: string[]) => store.receive({ type: "tape", structure: "", step: 1, levels: [], nodes: [], leaves: [], marks: { group: "/0", contexts, ops } }, [], 0);
+    answer([1], ["conv2d"]);
+    expect(markedBy(store)).not.toBe(before);
+    expect(faint(store, model)).toEqual([[false, false], [false, true]]);
+    answer([1], ["relu"]); // another op of the same scope
+    expect(faint(store, model)).toEqual([[false, false], [true, true]]);
+    answer([2], ["conv2d"]); // what ran backward has the scope of its forward op
+    expect(faint(store, model)).toEqual([[false, false], [true, false]]);
+  });
+
   it("stand out where an op or a scope was selected in another view", () => {
     const { store, model } = made();
     expect(faint(store, model)).toEqual([[false, false], [false, false]]);

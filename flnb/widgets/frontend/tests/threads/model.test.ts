@@ -30,6 +30,28 @@ describe("the pieces of a timeline", () => {
     expect([...newest.rows.get(keyOf(SCOPE))!.number]).toEqual([3]);
   });
 
+  it("say of which time they lack events, and go on saying so where the newest steps follow them", () => {
+    const made = model();
+    expect(made.best({ t0: 0, t1: 100 }, 1)!.lacks(0)).toBeNull();
+    const lacking = { note: "reading", until: 40, reading: true };
+    made.answer({ rows: [SCOPE, OP], t0: 0, t1: 100, pieces: [{ name: "window", t0: 20, t1: 90, pixel: 0.02, count: 1, ...lacking }] }, columns([[1, 30]]));
+    expect(made.best({ t0: 30, t1: 60 }, 0.02)!.lacks(30)).toMatchObject(lacking);
+    expect(made.best({ t0: 50, t1: 60 }, 0.02)!.lacks(50)).toBeNull();
+    expect(made.best({ t0: 30, t1: 99 }, 0.02)!.lacks(30)).toMatchObject(lacking);
+    made.answer({ rows: [SCOPE, OP], t0: 0, t1: 100, pieces: [{ name: "window", t0: 20, t1: 90, pixel: 0.02, count: 2 }] }, columns([[1, 30], [1, 32]]));
+    expect(made.best({ t0: 30, t1: 60 }, 0.02)!.lacks(30)).toBeNull();
+  });
+
+  it("are asked for again after a while where they are being read", () => {
+    const windows = new Windows();
+    expect(windows.next("a", 0)).toBe(1);
+    windows.came(1);
+    expect(windows.next("a", 10, "a")).toBe(2);
+    windows.came(2);
+    expect(windows.next("a", 10 + Windows.READ - 1, "a")).toBeNull();
+    expect(windows.next("a", 10 + Windows.READ, "a")).toBe(3);
+  });
+
   it("are chosen by what is looked at: none finer than needed, the finest where none is enough", () => {
     const made = model();
     expect(made.best({ t0: 20, t1: 40 }, 0.02)!.pixel).toBe(1); // too coarse, and all there is

@@ -1,5 +1,9 @@
+// @vitest-environment jsdom
 import { describe, expect, it } from "vitest";
+import type { Theme } from "../../src/theme.ts";
+import { EMPTY } from "../../src/timeline/lanes.ts";
 import { momentsAt, placeWords } from "../../src/timeline/paint.ts";
+import { Timeline } from "../../src/timeline/timeline.ts";
 
 const change = (at: number, text: string): { at: number; text: string } => ({ at, text });
 /** Where words stand on a picture from 50 to 850, ten pixels a letter. */
@@ -37,5 +41,24 @@ describe("the words of what happened at one time", () => {
     const moments = [{ t: 1, text: "manager a → b" }, { t: 1.004, text: "backend c → d" }, { t: 2, text: "manager b → a" }];
     expect(momentsAt(moments, 1002, (t) => t * 1000)).toBe("manager a → b · backend c → d");
     expect(momentsAt(moments, 1500, (t) => t * 1000)).toBe("");
+  });
+
+  it("are drawn over the line of the time cursor", () => {
+    const drawn: string[] = [];
+    const pencil: Record<string, unknown> = new Proxy({}, {
+      get: (own: Record<string, unknown>, name: string) => (name === "strokeStyle" ? own[name] : name === "measureText" ? () => ({ width: 6 })
+        : name === "stroke" ? () => void drawn.push(`line ${String(own["strokeStyle"])}`) : () => pencil),
+      set: (own, name: string, value) => ((own[name] = value), true),
+    });
+    HTMLCanvasElement.prototype.getContext = (() => pencil) as never;
+    const theme = { colours: { brand: "brand" }, ui: () => "", measure: () => 6, fit: (text: string) => text } as unknown as Theme;
+    const nothing = (): void => undefined;
+    const timeline = new Timeline(theme, { range: nothing, cursor: nothing, pick: nothing, tip: () => "", draw: () => drawn.push("lanes"), words: () => drawn.push("words") }, "test");
+    timeline.set({ ...EMPTY, limits: { t0: 0, t1: 10 } });
+    timeline.resize(600, 300);
+    timeline.show({ t0: 0, t1: 10 });
+    timeline.cursor = 5;
+    timeline.render(true);
+    expect(drawn.filter((what) => ["lanes", "line brand", "words"].includes(what))).toEqual(["lanes", "line brand", "words"]);
   });
 });
