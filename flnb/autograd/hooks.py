@@ -8,7 +8,7 @@ stores its hooks in place of the parents of other nodes.
 from __future__ import annotations
 
 import itertools
-import math
+import sys
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -21,14 +21,14 @@ __all__ = ["LAST", "Handle", "Hooks", "Inside", "Intercepted", "run_hooks", "lis
 
 
 _numbers = itertools.count().__next__
-LAST = math.inf
+LAST = sys.maxsize
 """The number of the function that is called after all hooks of a node, whenever it was registered."""
 
 
 class Handle:
     """Removes a registered hook: when `remove` is called, or at the end of the block as a context manager."""
 
-    def __init__(self, functions: dict[float, Any], function: Any, key: float | None = None) -> None:
+    def __init__(self, functions: dict[int, Any], function: Any, key: int | None = None) -> None:
         self._functions = functions
         self._key = _numbers() if key is None else key
         functions[self._key] = function
@@ -47,7 +47,7 @@ class Handle:
 class Hooks(tuple[()]):
     """The hooks of a leaf by number, stored in the leaf's node where other nodes store their parents."""
 
-    functions: dict[float, Any]
+    functions: dict[int, Any]
 
     def __new__(cls) -> Self:
         hooks = super().__new__(cls)
@@ -93,13 +93,13 @@ class Hooked(Intercepted):
 
     def __init__(self, original: Any) -> None:
         super().__init__(original)
-        self.functions: dict[float, Any] = {}
+        self.functions: dict[int, Any] = {}
 
     def cotangent(self, g: Any) -> Any:
         return call_in_turn(self.functions, g)
 
 
-def call_in_turn(functions: dict[float, Any], g: Any) -> Any:
+def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
     """Call hooks in order of registration, then the one numbered `LAST`; return the gradient after all hooks.
 
     Each hook is called with the gradient as the previous hooks have replaced it.
@@ -142,7 +142,7 @@ class Inside(Plan):
         self.whole = whole
 
 
-def listen(node: Node | None, function: Callable[[Any], Any], key: float | None = None) -> Handle:
+def listen(node: Node | None, function: Callable[[Any], Any], key: int | None = None) -> Handle:
     """Register a function that each backward calls with the gradient that arrives at a node; returns its `Handle`.
 
     With ``key=LAST`` it is called after the others, and replaces one that was registered so before.
