@@ -145,15 +145,16 @@ def _known(which: str, names: Collection[Any]) -> set[str]:
     if isinstance(names, str):
         raise TypeError(f"autocast: {which} must be a list of op names, got the text {names!r}; write [{names!r}]")
     given = {item if isinstance(item, str) else item.name for item in names}
-    for name in sorted({item for item in names if isinstance(item, str)} - OPS.keys() - set(EVERYTHING)):
-        near = difflib.get_close_matches(name, OPS, 3)
+    ops = {name: op for name, op in OPS.items() if op.separately is None}
+    for name in sorted({item for item in names if isinstance(item, str)} - ops.keys() - set(EVERYTHING)):
+        near = difflib.get_close_matches(name, ops, 3)
         raise ValueError(
             f"autocast: {which} names {name!r}, which is not an op{', similar ops: ' * bool(near)}"
             f"{', '.join(near)}; for a function made of several ops, name these (flnb.record() shows them)"
         )
     if "*" not in given:
         return given
-    computing = {n for n, op in OPS.items() if op.family in COMPUTING and (op.differentiable or op.joint is not None)}
+    computing = {n for n, op in ops.items() if op.family in COMPUTING and (op.differentiable or op.joint is not None)}
     return given - {"*"} | computing.difference(MIXED)
 
 
