@@ -102,7 +102,7 @@ class Hooked(Intercepted):
 def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
     """Call hooks in order of registration, then the one numbered `LAST`; return the gradient after all hooks.
 
-    Each hook is called with the gradient as the previous hooks have replaced it.
+    Each hook is called with the gradient that the previous hooks have left.
     """
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
@@ -145,7 +145,7 @@ class Inside(Plan):
 def listen(node: Node | None, function: Callable[[Any], Any], key: int | None = None) -> Handle:
     """Register a function that each backward calls with the gradient that arrives at a node; returns its `Handle`.
 
-    With ``key=LAST`` it is called after the others, and replaces one that was registered so before.
+    With ``key=LAST`` it is called after all others, and replaces a function registered with this key before.
     """
     if node is None:
         raise RuntimeError("register_hook: this Variable does not require grad, so no gradient will ever arrive here")

@@ -1,4 +1,4 @@
-"""The events of a recording between two times, without reading the others."""
+"""The events of a recording between two times, read without reading all events."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def excerpt(
     """Return the events of some kinds that happened between two times (ns), each kind as a table.
 
     Args:
-        stored: the events on disk, or those of a file, by kind.
+        stored: the events on disk, or all events of a file, by kind.
         batches: later events, which are in memory.
         kinds: the kinds to return.
         t0, t1: the times.
-        most: the most events to read; None is returned if the batches and row groups at these times have more.
+        most: the largest number of events to read; if the batches and row groups at these times have more, the result
+            is None.
     """
     batches = _near(batches, t0, t1)
     groups = {kind: stored.between(kind, t0, t1) for kind in kinds} if isinstance(stored, Stored) else {}
@@ -38,9 +39,9 @@ def excerpt(
 
 
 def _near(batches: schema.Batches, t0: int, t1: int) -> schema.Batches:
-    """Return the batches that may have events between two times (ns): of each thread also the one before these times.
+    """Return the batches that may have events between two times (ns), and each thread's last batch before them.
 
-    The last event of that one may take long.
+    The last event of such an earlier batch may extend into the time.
     """
     found, before = [], {}
     for batch in batches:

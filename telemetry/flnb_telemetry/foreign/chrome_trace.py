@@ -326,10 +326,10 @@ def _metrics(run: Recording) -> Iterator[list[str]]:
 
 
 def _ends(op: Columns, table: Columns) -> Ints:
-    """Return the ends of the slices in `table`, earlier where an op of the thread begins meanwhile and ends later.
+    """Return the ends of the slices in `table`; a slice within which an op begins that ends later is cut there.
 
-    Slices of a thread must nest. The time of an op excludes what its first call compiled, so it seems to begin later
-    than it did, and some µs before the compiling ends.
+    Slices of a thread must nest. But the recorded time of an op excludes the compiling in its first call. So the op
+    seems to begin later than it did, and some µs before the slice of the compiling ends.
     """
     ends: Ints = table["t1"].copy()
     for lane in np.unique(table["lane"]).tolist():

@@ -384,7 +384,7 @@ OLDER = {"name", "place", "estimated"}
 def _timed(footer: Footer, source: Source, first: str, last: str) -> list[Group]:
     """Return the row groups of a Parquet file, given the names of the columns with the first and the last times.
 
-    A row group of a file without statistics could have events of any time.
+    In a file without statistics, each row group counts as having events of all times.
     """
     found = []
     for number, chunks in enumerate(footer.groups):

@@ -1,8 +1,8 @@
 """Events that a live timeline no longer stores one by one, read again from the recording of the same run.
 
-A live view stores the newest events of each thread, and of older ones bars of coarse levels. If the browser requests a
-window of older times, the events of this window are read from the recording: from disk, or from its memory. This takes
-up to a second, so a thread of its own does it, and the request is answered with the coarse bars until it has ended.
+A live view stores the newest events of each thread, and in place of older events only bars of coarse levels. If the
+browser requests a window of older times, the events of this window are read from the recording, on disk or in memory.
+This takes up to a second, so a separate thread reads, and until it ends, requests are answered with the coarse bars.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 MOST = 1 << 20
 """The most events that are read for one request."""
 AROUND = 500_000_000
-"""Time (ns) before and after a requested window that is read, too: for scopes, and for the next request beside it."""
+"""How long (ns) before and after a requested window events are read, too: for scopes, and for the next request."""
 SHIFT_OF_READS = 32
 """Events of the n-th read have the numbers from n << 32 on, so that they differ from those in memory."""
 READING, NONE_LEFT = "reading older events …", "merged: of older times only these levels are left"
 
 
 class Read(NamedTuple):
-    """What was read: the rows of a time from `since` to `until` (ns), or None and a note with the reason."""
+    """The result of reading: rows of the time from `since` to `until` (ns); or None, and a note that says why."""
 
     since: int
     until: int
@@ -60,7 +60,7 @@ class Older:
 
     @property
     def timeline(self) -> Timeline | None:
-        """The rows that were read last; None if there are none."""
+        """The rows made from the events that were read last; None if there are none."""
         return self._read.timeline if self._read else None
 
     def covers(self, t0: int, t1: int) -> bool:
@@ -70,11 +70,11 @@ class Older:
     def request(self, t0: int, t1: int, rows: Timeline) -> tuple[str, Timeline | None]:
         """Return "" and rows with the events between two times (ns) if these were read, else a note and None.
 
-        If the note is `READING`, they are read now, and a later call returns another answer.
+        If the note is `READING`, the events are being read, and a later call returns another result.
 
         Args:
             t0, t1: the times.
-            rows: the rows of the live view, from which the scopes are known that were open all the time.
+            rows: the rows of the live view, which show the scopes that were open during the whole time.
         """
         read = self._read
         if read is not None and (read.since >= t0 and read.until <= t1 if read.note else read.has(t0, t1)):
@@ -89,7 +89,10 @@ class Older:
         return READING, None
 
     def _load(self, asked: Read, since: int, until: int, outer: Opened) -> None:
-        """Read events and store their rows, or why there are none; the body of the thread."""
+        """Read the events from `since` to `until` (ns) and store their rows; the body of the thread.
+
+        If they cannot be read, store a note on the times of `asked`. `outer` has the scopes that are open throughout.
+        """
         try:
             tables = self._recording.between(TABLES, since, until, MOST)
         except (OSError, ValueError):  # the folder was deleted, or has just become a file, which is read next time
@@ -106,7 +109,7 @@ class Older:
 
 
 def opened(rows: Timeline, since: int, until: int) -> Opened:
-    """Return the scopes of each thread that were open from one time to another (ns) without a break."""
+    """Return the scopes of each thread that were open during the whole time from `since` to `until` (ns)."""
     found: Opened = {}
     going = {(key.lane, key.depth): bar for lane in rows.newest for key, bar in rows.ongoing(lane, until)}
     for lane in rows.newest:
@@ -137,10 +140,10 @@ def with_closed(outer: Opened, scope: Columns, since: int) -> Opened:
 
 
 def combined(newer: Bars, older: Bars, since: int, single: bool) -> Bars:
-    """Return the bars of a row: the older ones, and from the time `since` (ns) on the newer ones.
+    """Return the bars of a row: `newer` from the time `since` (ns) on, and before it `older`, which were read.
 
-    With `single`, earlier newer bars that are single events are taken, too, in place of the older ones at their time:
-    scopes may have begun before what was read.
+    With `single`, bars of `newer` before that time that are single events replace the bars of `older` at their times,
+    because scopes may have begun before the events that were read.
     """
     newer = newer[:, (newer[T0] >= since) | (single & (newer[COUNT] == 1))]
     at = np.searchsorted(newer[T1], older[T0], "right")

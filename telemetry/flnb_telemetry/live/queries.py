@@ -64,7 +64,7 @@ class EventQueries:
         return {"search": self._search(str(request.get("search", "")).lower(), self.ns(request.get("after", 0)))}
 
     def _rows_of(self, t0: int, t1: int) -> dict[Key, Row]:
-        """Return rows with all events between two times (ns) if there are any: those in memory, or those read last."""
+        """Return the rows read last if only they have all events between two times (ns), else those in memory."""
         lacking = any(row.since(1) > t0 for row in self.rows.rows.values())
         read = self.older.timeline if lacking and self.older and self.older.covers(t0, t1) else None
         return read.rows if read else self.rows.rows
@@ -83,8 +83,8 @@ class EventQueries:
         """Return an answer about an event and its partners: the backward ops of a forward op, or the reverse.
 
         Partners have the same tape node. The event has the number `number` in the row of a thread, kind and depth. If
-        it is no longer stored, the event that begins at `t0` (ms) is read from the recording: until that is done, the
-        answer has "reading".
+        this event is no longer stored, the one that begins at `t0` (ms) is read from the recording. While it is being
+        read, the answer has the entry "reading".
         """
         rows = self.rows.rows
         if number >> SHIFT_OF_READS:

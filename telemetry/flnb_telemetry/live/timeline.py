@@ -238,9 +238,9 @@ class LiveTimeline:
                 "older" True, events of a window that are no longer stored here are read from the recording.
 
         Returns:
-            The answer as a message. The answer about a window also has the bars, as "columns". If these are coarser
-            than requested, its piece has a "note" with the reason, and "until", the time up to which they are. If
-            events are being read, "reading" is True, and the same request has another answer later.
+            The answer as a message. The answer about a window also has the bars, as "columns". If bars are coarser
+            than requested, the first of "pieces" has a "note" with the reason, and "until", the time (ms) before which
+            bars are coarser. If events are being read, it has "reading": True; a later request gets another answer.
         """
         self._add_waiting()
         found: dict[str, Any] = {"type": "timeline", "id": request.get("id")}
@@ -257,7 +257,7 @@ class LiveTimeline:
         return found | self.queries.answer(request)
 
     def _read(self, t0: int, t1: int, resolution: int) -> tuple[Timeline | None, dict[str, Any]]:
-        """Return the rows that were read for a window (ns), and what to say of events that it lacks nevertheless."""
+        """Return the rows that were read for a window (ns), and the entries for the answer if events are lacking."""
         until = max((row.since(resolution) for row in self.rows.rows.values()), default=0)
         begin, note, older = max(t0, self.first), NONE_LEFT, None
         if min(until, t1) <= begin:
