@@ -218,7 +218,7 @@ class Row:
         return sum(each <= resolution for each in RESOLUTIONS[: len(self.levels) - 1])
 
     def since(self, resolution: int) -> int:
-        """Return the time (ns) since which the row has bars fine enough for a resolution (ns); 0 if it has all of them."""
+        """Return the time (ns) since which the row has bars fine enough for a resolution (ns); 0 if it has all."""
         return min(level.begins for level in self.levels[: self._fine(resolution) + 1])
 
     def window(self, t0: int, t1: int, resolution: int) -> Bars:
