@@ -24,12 +24,15 @@ from queue import Empty, SimpleQueue
 from threading import get_ident
 from time import perf_counter, thread_time_ns
 from time import perf_counter_ns as clock
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flnb_telemetry import bus, schema
 from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, event_ns, numbers_in
+
+if TYPE_CHECKING:
+    from flnb_telemetry.sink import Sink
 
 INTERVAL = 0.05
 CALM = 4
@@ -41,26 +44,6 @@ NOTHING = np.empty((0, schema.WORDS), np.int64)
 PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks that the pump runs
 
 
-class Sink(Protocol):
-    """The protocol of objects that receive events, such as a recording or the live view of a dashboard."""
-
-    grad_interval: float | None
-    """Seconds between two backward passes whose gradient norms are measured; None if none are to be measured."""
-    live: bool
-    """Whether the sink receives records every few milliseconds. If not, it receives them when a buffer is half full, at
-    a flush and at the end, so that the pump uses no processor time in between."""
-    patience: float | None
-    """Seconds after which a sink that is not live receives all records, followed by an empty batch; None for never."""
-    failure: BaseException | None
-    """The error that `feed` raised, or None; after an error the sink receives no more records."""
-
-    def feed(self, lane: int, records: schema.Records) -> None:
-        """Receive the next records, shape (n, 8), of the thread with the number `lane`, in the order of writing.
-
-        The sink may store and change the array.
-        """
-
-
 class Session:
     """The event buffers of all threads, the receivers (sinks), and the pump thread that carries events between them.
 
@@ -69,7 +52,7 @@ class Session:
 
     Args:
         capacity: bytes of records that may wait in each thread's buffer; further ones are dropped and counted.
-        interval: seconds between two rounds of the pump.
+        interval: the least seconds between two rounds of the pump.
     """
 
     def __init__(self, capacity: int, interval: float) -> None:
@@ -100,7 +83,7 @@ class Session:
         return lane
 
     def _run(self) -> None:
-        """Empty the buffers every `interval` seconds and run functions queued by `ask`, until the last sink is removed.
+        """Empty the buffers again and again, and run functions queued by `ask`, until the last sink is removed.
 
         During this time, Python switches threads every millisecond instead of every five: each NumPy call of the pump
         gives up the GIL, and a training loop in pure Python would then hold the GIL for 5 ms.
@@ -279,10 +262,11 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
     """Feed `sink` with the events of all threads until `detach(sink)` is called.
 
     Args:
-        sink: an object with `feed(lane, records)` and the other members of `pump.Sink`, such as a `Recording`.
+        sink: an object with `feed(lane, records)` and the other members of `sink.Sink`, such as a `Recording`.
         buffer: bytes of records that may wait in each thread's buffer; further ones are dropped and counted. If
             several sinks are attached, the largest value is used.
         interval: seconds between two rounds of the thread that empties the buffers; the shortest of all sinks is used.
+            While no sink is live, rounds are up to four times as far apart.
 
     Returns:
         The session, which all attached sinks share.
