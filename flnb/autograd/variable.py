@@ -15,7 +15,7 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import source_lines, state
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.effects import effects
-from flnb.interface.tape import GRADIENT
+from flnb.interface.tape import GRADIENT, PARENTS
 from flnb.ops.creation import asarray
 from flnb.tensor import ArrayLike, Tensor
 
@@ -55,10 +55,11 @@ class Variable(Tensor):
     ([1.0, 2.0], [20.0])
     """
 
-    __slots__ = ("_node", "_retained")
+    __slots__ = ("_aside", "_node", "_retained")
     _is_parameter = False
     walk_back: ClassVar[Callable[..., None]]
     """Runs a backward pass from a Variable; `flnb.autograd.tape` sets it to its function `backward`."""
+    _aside: tuple[Any, str]  # the hooks and the name of a leaf that was frozen; unset in most
     _retained: Tensor  # the gradient that `retain_grad` keeps; unset in most
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
@@ -81,7 +82,10 @@ class Variable(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        """Return whether a gradient is computed for this Variable; can be set on leaves only."""
+        """Return whether a gradient is computed for this Variable; can be set on leaves only.
+
+        A leaf that is frozen loses its gradient; its hooks and its name are there again once it requires grad again.
+        """
         return self._node is not None
 
     @requires_grad.setter
@@ -94,6 +98,7 @@ class Variable(Tensor):
                 f"use .detach() for the same values without gradient"
             )
         if not value:
+            self._aside = self._node[PARENTS], self._node[NAME]
             self._node = None
             return
         if not is_float(self._spec.dtype):
@@ -101,7 +106,8 @@ class Variable(Tensor):
                 f"only floating-point Variables can require grad, this one is {self._spec!r}; cast it with "
                 f".astype(flnb.float32), or give requires_grad=False"
             )
-        self._node = [None, (), -next_leaf(), None, "", self._is_parameter]
+        hooks, name = getattr(self, "_aside", ((), ""))
+        self._node = [None, hooks, -next_leaf(), None, name, self._is_parameter]
 
     @property
     def grad(self) -> Tensor | None:

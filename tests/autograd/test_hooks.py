@@ -106,6 +106,19 @@ def test_where_no_gradient_arrives_no_hook_can_be():
         flnb.Variable(X).register_hook(3)
 
 
+def test_a_leaf_that_is_frozen_for_a_while_has_its_hooks_and_name_again_but_no_old_gradient():
+    x = flnb.Variable([1.0, 2.0])
+    x.name = "weight"
+    x.register_hook(lambda g: g * 3.0)
+    (x * 2.0).sum().backward()
+    x.requires_grad = False
+    assert x.grad is None
+    assert x.name == ""
+    x.requires_grad = True
+    (x * 2.0).sum().backward()
+    assert (x.grad.tolist(), x.name) == ([6.0, 6.0], "weight")
+
+
 def test_retain_grad_keeps_what_hooks_made_and_once_however_often_it_is_called():
     x = flnb.Variable([1.0, 2.0])
     y = x * 2.0
