@@ -126,6 +126,8 @@ def view(options: argparse.Namespace) -> None:
     import flnb
 
     if options.browser:
+        if len(options.runs) > 2:
+            raise ValueError(f"flnb view: got {len(options.runs)} recordings, expected one or two with --browser")
         from flnb.widgets import server
 
         server.serve(*options.runs, opened=_open_page)

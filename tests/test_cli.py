@@ -100,6 +100,11 @@ def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "exported" in capsys.readouterr().out
 
 
+def test_the_browser_shows_at_most_two_recordings(capsys: Any) -> None:
+    assert cli.main(["view", "a", "b", "c", "--browser"]) == 2
+    assert capsys.readouterr().err == "flnb view: got 3 recordings, expected one or two with --browser\n"
+
+
 def test_view_serves_the_page_until_ctrl_c(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     with flnb.record("served") as run_:

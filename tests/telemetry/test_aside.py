@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flnb_telemetry.formats import aside
@@ -64,5 +64,14 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere' for path='.*nowhere/file'; make it"),
         aside(tmp_path / "nowhere" / "file"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("path", [5, None, b"run.flnb"])
+def test_what_is_no_path_is_named(path: Any) -> None:
+    with (
+        pytest.raises(TypeError, match=r"path=.* is of type (int|NoneType|bytes); expected the path of a file"),
+        aside(path),
     ):
         pass

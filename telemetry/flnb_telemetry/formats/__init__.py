@@ -29,8 +29,13 @@ def target_of(path: str | os.PathLike[str]) -> Path:
     """Return a path as a `Path`, after a check that it names a file.
 
     Raises:
+        TypeError: the path is no string or `os.PathLike` of one.
         ValueError: the path names no file.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(
+            f"path={path!r} is of type {type(path).__name__}; expected the path of a file, such as 'run.flnb'"
+        )
     target = Path(path)
     if target.name in ("", ".."):
         raise ValueError(f"path={os.fspath(path)!r} does not name a file; expected one such as 'run.flnb'")
