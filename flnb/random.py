@@ -14,7 +14,8 @@ from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.brief import brief
 from flnb.dispatch.effects import effects
-from flnb.dispatch.table import Op
+from flnb.dispatch.table import Combined, Op
+from flnb.ops import elementwise as e
 from flnb.ops.creation import _no_rule, _spec, asarray
 from flnb.ops.documentation import readable
 
@@ -149,6 +150,23 @@ def _drawn(op: Op, shape: Any, dtype: Any, generator: Generator | None, *argumen
     for v in vmaps:
         tensor = v.batched(tensor)
     return tensor
+
+
+def _separate_mask(spec: Any, p: float, source: np.random.Generator) -> Tensor:
+    """Draw uniform numbers, compare them with ``p``, and scale the result, each by an op."""
+    drawn = dispatch.create(_uniform, spec, (0.0, 1.0, source))
+    return e.astype(e.greater_equal(drawn, p), spec.dtype) * (1.0 / (1.0 - p))
+
+
+_mask = Combined(
+    "random_mask", "memory", _no_rule, separately=_separate_mask,
+    primitives=frozenset({"random_uniform", "greater_equal", "astype", "multiply"}),
+)  # fmt: skip
+
+
+def dropout_mask(x: Tensor, p: float, generator: Generator | None) -> Tensor:
+    """Draw for each element of x the factor of dropout: 0 with probability ``p``, else 1 / (1 - p)."""
+    return _drawn(_mask, x.shape, x.dtype, generator, p)
 
 
 def uniform(

@@ -125,12 +125,17 @@ def create(op: Op, spec: Spec, arguments: tuple[Any, ...], category: int = 0) ->
     """
     here = scoped() or state.session
     if here.interpreters:
-        return here.interpreters[-1].create(op, spec, arguments, category)
+        separately = op.separately
+        return (
+            separately(spec, *arguments) if separately else here.interpreters[-1].create(op, spec, arguments, category)
+        )
     plan = op.plans.get(spec)
     if plan is None:
         if not here.backend.supports(spec.dtype):
             raise TypeError(f"{op.name}: backend {here.backend.name!r} does not support {spec.dtype.name}")
         plan = op.plans.setdefault(spec, Plan(op, (), (), spec))
+    if op.separately is not None and here.whole(plan, op.index) is None:
+        return op.separately(spec, *arguments)
     kind = here.category or category or (TEMPORARY if bus.threads.here.path else INPUT)
     return _created(plan, here, arguments, kind)
 

@@ -184,7 +184,12 @@ class Combined(Op):
     The backend's method is optional. It is called for tensors of one dtype whose shapes the shape rule accepts.
     Otherwise, and for interpreters, ``separately(*operands, *attributes)`` calls the ops, as if the user had done so:
     each has an event and a node of its own. The gradients, ``pulls``, belong to the one call.
+
+    If the one call creates a tensor (`flnb.dispatch.crossing.create`), ``separately`` takes its spec and arguments.
     """
+
+    primitives: frozenset[str] = frozenset()
+    """The names of the ops, for an op that creates a tensor; for others, a plan has those of a trace."""
 
     def combines(self, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> bool:
         """Return whether a backend's method may be called for these operands."""
@@ -199,6 +204,9 @@ class Combined(Op):
 
     def complete(self, plan: Plan) -> Plan:
         """Store in a plan the names of the primitives that the one call replaces; return the plan."""
+        if self.primitives:
+            plan.primitives = self.primitives
+            return plan
         trace = Tracing()
         with use_interpreter(trace), state.recording(False):
             self.separately(*map(trace.input, plan.specs), *plan.attributes)  # type: ignore[misc]

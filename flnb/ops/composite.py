@@ -168,7 +168,6 @@ def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: A
     x = asarray(x)
     if not training or p == 0.0:
         return x
-    from flnb.random import uniform
+    from flnb.random import dropout_mask
 
-    keep = e.greater_equal(uniform(x.shape, dtype=x.dtype, generator=generator), p)
-    return x * (e.astype(keep, x.dtype) * (1.0 / (1.0 - p)))
+    return x * dropout_mask(x, p, generator)

@@ -209,3 +209,4 @@ def _creation(rng: np.random.Generator) -> Iterator[Sample]:
     for name in ("uniform", "normal"):
         draw = getattr(random, name)
         yield Sample(f"random_{name}", lambda f=draw: f((3, 4), generator=random.Generator(5)), ())
+    yield Sample("random_mask", lambda: ops.dropout(ops.ones((3, 4)), 0.3, generator=random.Generator(5)), ())

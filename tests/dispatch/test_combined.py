@@ -143,5 +143,34 @@ def test_an_error_is_that_of_the_op_and_names_no_lookup() -> None:
         flnb.conv2d(x, w[:, :2], b)
 
 
+def test_a_mask_of_dropout_is_one_op_with_the_same_numbers() -> None:
+    """By one call, op by op, recorded, captured, and for the examples of a vmap."""
+    values = drawn(300, 400)  # more than one block of the cache
+    x = flnb.asarray(values)
+
+    def dropped(backend: Any) -> tuple[bytes, bytes]:
+        with flnb.use_backend(backend):
+            x = flnb.Variable(flnb.asarray(values))
+            y = flnb.dropout(x, 0.3, generator=flnb.random.Generator(7))
+            y.sum().backward()
+            return y.detach().numpy().tobytes(), x.grad.numpy().tobytes()
+
+    ran = counted(lambda: dropped("numpy"))
+    assert ran["random_mask"] == 1
+    assert ran["multiply"] == 2  # forward and backward
+    assert not ran.keys() & {"random_uniform", "greater_equal", "astype"}
+    expected = dropped("numpy")
+    for primitive in ("random_uniform", "greater_equal", "astype", "multiply"):
+        assert counted(lambda name=primitive: dropped(overriding(name)))["random_uniform"] == 1
+        assert dropped(overriding(primitive)) == expected
+    assert dropped("deferred:over=numpy") == expected
+    generator = flnb.random.Generator(7)
+    captured: Any = flnb.jit(lambda x: flnb.dropout(x, 0.3, generator=generator))
+    assert captured(x).numpy().tobytes() == expected[0]
+    rows = flnb.vmap(lambda row: flnb.dropout(row, 0.3, generator=flnb.random.Generator(7)))(x)
+    assert rows.numpy().tobytes() == expected[0]
+
+
 def test_every_combined_op_is_checked_here() -> None:
-    assert {name for name, op in OPS.items() if op.separately is not None} == CASES.keys()
+    checked = {"random_mask", *CASES}
+    assert {name for name, op in OPS.items() if op.separately is not None} == checked

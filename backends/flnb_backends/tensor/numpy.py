@@ -24,6 +24,7 @@ from flnb_backends.tensor.linalg import LinearAlgebra
 from flnb_backends.tensor.movement import Movement
 from flnb_backends.tensor.pool_places import pool_places
 from flnb_backends.tensor.pooling import Pooling
+from flnb_backends.tensor.rows import blocks, number
 from flnb_backends.tensor.updates import Updates
 from flnb_backends.tensor.whole import Whole
 
@@ -202,6 +203,15 @@ class NumpyBackend(Whole, Updates, Convolution, Pooling, LinearAlgebra, Movement
         first, end = np.asarray([low, high], out.dtype)
         if first < end:  # a sum, or a number in half precision, may have been rounded to ``high``
             np.minimum(out, np.nextafter(end, first), out)
+        return out
+
+    @unnamed
+    def random_mask(self, p: float, source: np.random.Generator, out: Array) -> Array:
+        self.random_uniform(0.0, 1.0, source, out)
+        least, scale = number(p, out.dtype), number(1.0 / (1.0 - p), out.dtype)
+        for (part,) in blocks(0, out):
+            np.greater_equal(part, least, part)
+            np.multiply(part, scale, part)
         return out
 
     @unnamed
