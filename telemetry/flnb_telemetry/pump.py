@@ -30,6 +30,7 @@ import numpy as np
 
 from flnb_telemetry import bus, schema
 from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, event_ns, numbers_in
+from flnb_telemetry.worker import start
 
 if TYPE_CHECKING:
     from flnb_telemetry.sink import Sink
@@ -293,16 +294,6 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
             return current
     except BaseException:
         detach(sink)
-        raise
-
-
-def start(thread: threading.Thread) -> None:
-    """Start a thread; a Ctrl-C that `Condition.wait` turned into a RuntimeError is raised as KeyboardInterrupt."""
-    try:
-        thread.start()
-    except RuntimeError as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
         raise
 
 

@@ -8,10 +8,18 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from flnb_telemetry import pump
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def start(thread: Thread) -> None:
+    """Start a thread; a Ctrl-C that `Condition.wait` turned into a RuntimeError is raised as KeyboardInterrupt."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
 
 
 class Worker:
@@ -52,7 +60,7 @@ class Worker:
             self._queue = SimpleQueue()
             self._thread = Thread(target=_run, args=(self._queue,), name=self._name, daemon=True)
             self._ending = False
-            pump.start(self._thread)
+            start(self._thread)
         self._queue.put(run)
         self._last = last
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flnb_telemetry import RunFileError, load_run, pump, record, recorder, recording
+from flnb_telemetry import RunFileError, load_run, pump, record, recorder, recording, worker
 from flnb_telemetry.formats import folder, journal, parquet, stored
 from flnb_telemetry.formats.listing import runs
 
@@ -198,7 +198,7 @@ def test_ctrl_c_in_the_last_write_loses_nothing(
     program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """The write is on a thread of its own: Ctrl-C arrives before or after its start, or while its end is awaited."""
-    start, join, left = pump.start, threading.Thread.join, [1]
+    start, join, left = worker.start, threading.Thread.join, [1]
 
     def interrupt() -> None:
         if left:
@@ -220,7 +220,7 @@ def test_ctrl_c_in_the_last_write_loses_nothing(
     path = tmp_path / "a.flnb"
     with suppress(KeyboardInterrupt), record(path=path) as run:
         emit(program, 6)
-        monkeypatch.setattr(pump, "start", started)
+        monkeypatch.setattr(worker, "start", started)
         monkeypatch.setattr(threading.Thread, "join", joined)
     assert left == []
     found = load_run(path)

@@ -83,11 +83,16 @@ class CapturedBackend(DeferredBackend):
             return None
         key = _key(buffer)
         if key not in self.leaves:
-            made = Buffer(spec_of(buffer.shape, buffer.dtype, self.buffer), self._place())
-            made.strides = None if buffer.flags.c_contiguous else buffer.strides
-            made.value = self._known(made, buffer)
+            made = self._buffer_for(buffer)
             self.leaves[key] = buffer, made.value, made
         return self.leaves[key][2]
+
+    def _buffer_for(self, array: Any) -> Buffer:
+        """Return a new recording buffer that holds the elements of an array, in the array's layout."""
+        made = Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
+        made.strides = None if array.flags.c_contiguous else array.strides
+        made.value = self._known(made, array)
+        return made
 
     def buffer_of(self, x: Tensor) -> Buffer:
         """Return the recording buffer of a tensor, also of a tensor on another device."""
@@ -134,9 +139,7 @@ class CapturedBackend(DeferredBackend):
 
     def stand_in(self, array: Any, constant: bool) -> Tensor:
         """Make a recorded tensor for an array that is a constant (``constant``) or else an input of the program."""
-        made = Buffer(spec_of(array.shape, array.dtype, self.buffer), self._place())
-        made.strides = None if array.flags.c_contiguous else array.strides
-        made.value = self._known(made, array)
+        made = self._buffer_for(array)
         made.value.attributes = CONSTANT if constant else ()
         return detached(made, made.spec)
 

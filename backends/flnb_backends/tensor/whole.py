@@ -15,7 +15,8 @@ take without a conversion.
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.erf import normal_distribution
 from flnb_backends.tensor.normalization import Normalization
 from flnb_backends.tensor.rows import Array, Out, blocks, blocks_along, number, row_maxima, row_sums, target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 __all__ = ["Whole"]
 
@@ -136,11 +140,12 @@ def _sigmoid(x: Array, half: float, out: Array) -> None:
     np.multiply(out, number(0.5, x.dtype), out)
 
 
-def _softmax(x: Array, y: Array) -> None:
-    """Write the softmax of each row of x (n, m) to y."""
-    np.subtract(x, row_maxima(x), y)
-    np.exp(y, y)
-    np.divide(y, row_sums(y), y)
+def _lines(axis: int, *arrays: Array) -> tuple[Iterable[Any], Callable[[Array], Array], Callable[[Array], Array]]:
+    """Return the arrays in blocks, and functions that compute maxima and sums of a block along the arrays' ``axis``."""
+    if axis == arrays[0].ndim - 1:
+        return blocks(1, *arrays), row_maxima, row_sums
+    maxima, sums = (partial(ufunc.reduce, axis=1, keepdims=True) for ufunc in (np.maximum, np.add))
+    return blocks_along(axis, *arrays), maxima, sums
 
 
 def _log_softmax(x: Array, y: Array) -> None:
@@ -156,14 +161,11 @@ class Softmax:
 
     def softmax(self, x: Array, axis: int, out: Out = None) -> tuple[Array, ...]:
         y = target(out, 0, x.shape, x.dtype)
-        if axis == x.ndim - 1:
-            for a, b in blocks(1, x, y):
-                _softmax(a, b)
-            return (y,)
-        for a, b in blocks_along(axis, x, y):
-            np.subtract(a, np.maximum.reduce(a, axis=1, keepdims=True), b)
+        parts, maxima, sums = _lines(axis, x, y)
+        for a, b in parts:
+            np.subtract(a, maxima(a), b)
             np.exp(b, b)
-            np.divide(b, np.add.reduce(b, axis=1, keepdims=True), b)
+            np.divide(b, sums(b), b)
         return (y,)
 
     def softmax_pull(self, g: Array, x: None, y: Array, axis: int, out: Out = None) -> tuple[Array, ...]:
@@ -185,7 +187,7 @@ class Softmax:
             for a, b in blocks(1, x, y):
                 _log_softmax(a, b)
             return (y,)
-        for a, b in blocks_along(axis, x, y):
+        for a, b in blocks_along(axis, x, y):  # which may be as large as x: no block gets a temporary
             top = np.maximum.reduce(a, axis=1, keepdims=True)
             np.exp(np.subtract(a, top, b), b)
             total = np.add.reduce(b, axis=1, keepdims=True)
@@ -194,13 +196,9 @@ class Softmax:
 
     def log_softmax_pull(self, g: Array, x: None, y: Array, axis: int, out: Out = None) -> tuple[Array, ...]:
         of_x = target(out, 0, y.shape, y.dtype)
-        if axis == y.ndim - 1:
-            for a, b, c in blocks(1, g, y, of_x):
-                np.multiply(np.exp(b, c), row_sums(a), c)
-                np.subtract(a, c, c)
-            return (of_x,)
-        for a, b, c in blocks_along(axis, g, y, of_x):
-            np.multiply(np.exp(b, c), np.add.reduce(a, axis=1, keepdims=True), c)
+        parts, _, sums = _lines(axis, g, y, of_x)
+        for a, b, c in parts:
+            np.multiply(np.exp(b, c), sums(a), c)
             np.subtract(a, c, c)
         return (of_x,)
 
