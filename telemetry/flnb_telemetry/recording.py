@@ -13,11 +13,12 @@ from flnb_telemetry.analysis import tape
 from flnb_telemetry.analysis.collectives import Collectives, collectives
 from flnb_telemetry.analysis.memory import NEVER, Memory
 from flnb_telemetry.analysis.ops import OpStats
+from flnb_telemetry.eventtable import EventTable
 from flnb_telemetry.excerpt import excerpt
 from flnb_telemetry.exports import Exports
 from flnb_telemetry.extras import require, tool
 from flnb_telemetry.formats import svg
-from flnb_telemetry.formats.stored import Stored, merge
+from flnb_telemetry.formats.stored import Stored
 from flnb_telemetry.lane import PREPARING, outermost
 from flnb_telemetry.parts import UsedParts
 from flnb_telemetry.run import Run
@@ -36,28 +37,6 @@ WRITER = "flnb-writer"
 watchers: list[Callable[[Recording], None]] = []
 """Functions called with each recording just before it begins and again when it has ended (see its `state`), so that a
 dashboard can follow it."""
-
-
-class _Table:
-    """The columns of a recording's events until one time, by kind; each kind is computed once.
-
-    Analyses refer to this table instead of the recording, because a reference cycle would delay freeing the records.
-    """
-
-    def __init__(self, events: int, batches: schema.Batches, stored: Mapping[str, schema.Columns]) -> None:
-        self.events, self._batches, self._stored = events, batches, stored
-        self._known: dict[str, schema.Columns] = {}
-        self._kinds: list[Any] | None = None  # of each batch, the numbers of its records' kinds
-
-    def __call__(self, kind: str) -> schema.Columns:
-        """Return the columns of one kind, such as "op"."""
-        what = schema.kind_of(kind)
-        if kind not in self._known:
-            if self._kinds is None:  # records are long: reading one byte of each for every kind took most of the time
-                self._kinds = [schema.numbers(rows) for _, rows in self._batches]
-            emitted, stored = schema.table(what, self._batches, self._kinds), self._stored.get(kind)
-            self._known[kind] = emitted if stored is None else merge(what, [stored, emitted])
-        return dict(self._known[kind])
 
 
 class Recording(Exports, Run):
@@ -103,8 +82,8 @@ class Recording(Exports, Run):
         self._writer = Worker(WRITER)
         self._unwritten: Exception | None = None
         self.tables: Mapping[str, schema.Columns] = {}  # those of a file
-        self._table = _Table(-1, [], {})
-        self._analyses: dict[str, tuple[_Table, Any]] = {}  # by name: what it was made from, and the analysis
+        self._table = EventTable(-1, [], {})
+        self._analyses: dict[str, tuple[EventTable, Any]] = {}  # by name: what it was made from, and the analysis
 
     def describe(self) -> None:
         """Set `meta` to the facts known at the beginning, such as versions, machine and the recording's settings."""
@@ -237,14 +216,14 @@ class Recording(Exports, Run):
         """
         return self._now()(kind)
 
-    def _now(self) -> _Table:
+    def _now(self) -> EventTable:
         """Return the tables of all events that have been emitted until now."""
         if self.end is None:
             pump.flush()
         self.catalog.refresh()
         with self._lock:
             if self._table.events != self.events:
-                self._table = _Table(self.events, list(self._batches), self._stored())
+                self._table = EventTable(self.events, list(self._batches), self._stored())
                 self._analyses.clear()
             return self._table
 
@@ -254,7 +233,7 @@ class Recording(Exports, Run):
             return self.folder.stored(self._written)
         return self.tables
 
-    def _cached(self, key: str, make: Callable[[_Table], Any]) -> Any:
+    def _cached(self, key: str, make: Callable[[EventTable], Any]) -> Any:
         """Return `make(table)` of the events until now, computed once as long as no new events arrive."""
         table = self._now()
         made = self._analyses.get(key)

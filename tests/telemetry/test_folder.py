@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import RunFileError, bus, encoding, load_run, log, pump, record, schema, step
-from flnb_telemetry.formats import folder, parquet, stored
+from flnb_telemetry.formats import folder, parquet, writing
 
 from tests.telemetry.conftest import Collector
 
@@ -76,7 +76,7 @@ def test_events_leave_the_memory_and_groups_of_rows_are_joined(
     program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder, "ROWS", 100)
-    monkeypatch.setattr(stored, "GROUP", 250)
+    monkeypatch.setattr(writing, "GROUP", 250)
     path = tmp_path / "a.flnb"
     with record(path=path) as run:
         for _ in range(10):
@@ -136,14 +136,14 @@ class SlowDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waits, self.writes = threading.Event(), threading.Event()
-        write = stored.writer.write
+        write = writing.writer.write
 
         def slow(to: Any, columns: Any) -> None:
             self.waits.set()
             assert self.writes.wait(30)
             write(to, columns)
 
-        monkeypatch.setattr(stored.writer, "write", slow)
+        monkeypatch.setattr(writing.writer, "write", slow)
         monkeypatch.setattr(folder, "ROWS", 100)
 
 
@@ -221,7 +221,7 @@ def test_a_full_disk_is_reported_and_what_was_written_stays(
     with monkeypatch.context() as patch:
         patch.setattr(folder, "ROWS", 10)
         if what == "part":
-            patch.setattr(stored.writer, "write", full)
+            patch.setattr(writing.writer, "write", full)
         else:
             patch.setattr(folder.Folder, "_append", short)
         emit(program, 50)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flnb_telemetry import RunFileError, load_run, pump, record, recorder, recording, worker
-from flnb_telemetry.formats import folder, journal, parquet, stored
+from flnb_telemetry.formats import folder, journal, parquet, writing
 from flnb_telemetry.formats.listing import runs
 
 from tests.telemetry.conftest import Collector
@@ -186,7 +186,7 @@ def test_events_after_a_failed_write_are_dropped_and_nothing_else(
     settled(run)
     emit(program, 5)
     with monkeypatch.context() as patch:
-        patch.setattr(stored.writer, "write", full)
+        patch.setattr(writing.writer, "write", full)
         with pytest.warns(RuntimeWarning, match="the first 10 events are in it"):
             block.end(None)
     assert (run.events, run.dropped) == (10, 5)

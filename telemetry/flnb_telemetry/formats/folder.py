@@ -27,7 +27,8 @@ import numpy as np
 from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside, check_parent, parquet, target_of
-from flnb_telemetry.formats.stored import Stored, encoded, files
+from flnb_telemetry.formats.stored import Stored, files
+from flnb_telemetry.formats.writing import encoded
 
 if TYPE_CHECKING:
     from typing import IO

@@ -24,6 +24,7 @@ from flnb_telemetry import device_words, schema
 from flnb_telemetry.extras import tool
 from flnb_telemetry.formats import aside, foreign, stored
 from flnb_telemetry.formats.stored import RunFileError, Source, Stored
+from flnb_telemetry.formats.writing import regrouped, writer
 from flnb_telemetry.intern import Catalog, Context, Frame, GroupInfo, Plan, Table
 from flnb_telemetry.recording import Recording
 
@@ -60,9 +61,12 @@ def _write_kind(kind: str, chunks: Iterator[schema.Columns], archive: zipfile.Zi
 
     The ids in the events are added to `used`.
     """
-    groups, count = stored.regrouped(chunks), 0
+    groups, count = regrouped(chunks), 0
     for first in groups:  # written once, or not at all
-        with archive.open(f"{kind}.parquet", "w", force_zip64=True) as member, stored.writer(kind, first, member) as to:
+        with (
+            archive.open(f"{kind}.parquet", "w", force_zip64=True) as member,
+            writer(kind, first, member) as to,
+        ):
             for columns in itertools.chain([first], groups):
                 to.write(columns)
                 count += len(columns["lane"])

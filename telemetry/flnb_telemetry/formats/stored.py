@@ -9,7 +9,7 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 ROWS_PER_BYTE = 8
 """The largest allowed ratio of rows to bytes of a Parquet file; more indicates a file made to fill the memory.
 Real files need at least a byte per row for the times."""
-GROUP = 1 << 18
-"""The number of rows of a row group, the unit in which events are written and read."""
 
 
 class RunFileError(ValueError):
@@ -158,7 +156,7 @@ class Stored(Mapping[str, schema.Columns]):
         return sum(source.rows for source in self.sources.get(kind, ()))
 
     def chunks(self, kind: str, first: int = 0) -> Iterator[schema.Columns]:
-        """Yield the events of a kind as tables of about `GROUP` rows, in the order in which they were written.
+        """Yield the events of a kind as tables of about a row group's rows, in the order in which they were written.
 
         Args:
             kind: the kind.
@@ -252,7 +250,7 @@ def merge(kind: schema.Kind, tables: list[schema.Columns]) -> schema.Columns:
     tables = [table for table in tables if len(table["lane"])]
     if not tables:
         return schema.table(kind, [])
-    whole = _joined(tables) if tables[1:] else tables[0]
+    whole = joined_tables(tables) if tables[1:] else tables[0]
     t = whole[kind.words[0]]
     if (t[1:] < t[:-1]).any():
         order = np.argsort(t, kind="stable")
@@ -260,95 +258,9 @@ def merge(kind: schema.Kind, tables: list[schema.Columns]) -> schema.Columns:
     return whole
 
 
-def regrouped(chunks: Iterable[schema.Columns]) -> Iterator[schema.Columns]:
-    """Join small tables and divide large ones; yield tables of about `GROUP` rows."""
-    waiting: list[schema.Columns] = []
-    for columns in chunks:
-        for first in range(0, len(columns["lane"]), GROUP):
-            waiting.append({name: column[first : first + GROUP] for name, column in columns.items()})
-            if sum(len(table["lane"]) for table in waiting) >= GROUP:
-                yield _joined(waiting)
-                waiting = []
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(tables: list[schema.Columns]) -> schema.Columns:
+def joined_tables(tables: list[schema.Columns]) -> schema.Columns:
+    """Concatenate tables with the same columns."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-
-
-class writer:
-    """Writes columns of one kind to a stream as Parquet, a row group for each `write`.
-
-    Slowly growing numbers are stored as differences, ids by dictionaries, times unchanged (see `ROWS_PER_BYTE`).
-
-    Args:
-        kind: the kind of the events.
-        columns: a table with the columns that will be written; its rows are ignored.
-        target: an output stream of Arrow, or an open file of Python, which need not be seekable.
-    """
-
-    def __init__(self, kind: str, columns: schema.Columns, target: Any) -> None:
-        self._arrow = arrow = require("pyarrow", "lab", "saving a run")
-        fields = arrow.schema([(name, arrow.from_numpy_dtype(column.dtype)) for name, column in columns.items()])
-        plain = {schema.KINDS[kind].words[0], *(name for name, column in columns.items() if column.dtype.kind == "f")}
-        ids = [name for name, column in columns.items() if column.itemsize < 8 or name in IDS]
-        deltas = dict.fromkeys(columns.keys() - plain - set(ids), "DELTA_BINARY_PACKED")
-        self._fields = fields
-        self._writer = require("pyarrow.parquet", "lab", "saving a run").ParquetWriter(
-            target if isinstance(target, arrow.NativeFile) else _Counted(target), fields,
-            compression="zstd", use_dictionary=ids, column_encoding=deltas,
-        )  # fmt: skip
-
-    def write(self, columns: schema.Columns) -> None:
-        """Write a table as the next row group."""
-        arrow, count = self._arrow, len(columns["lane"])
-        arrays = [  # from memory: `arrow.array` imports pandas, which takes long, and fails when the program ends
-            arrow.Array.from_buffers(
-                field.type, count, [None, arrow.py_buffer(np.ascontiguousarray(columns[field.name]))]
-            )
-            for field in self._fields
-        ]
-        self._writer.write_table(arrow.Table.from_arrays(arrays, schema=self._fields), row_group_size=count)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.close()
-
-
-def encoded(kind: str, columns: schema.Columns) -> Any:
-    """Return a table as the bytes of a Parquet file, a buffer of Arrow.
-
-    Arrow encodes into its own memory without the interpreter's lock. A Python file would take that lock for each of
-    the small pieces of a Parquet file, and in a busy program each time wait for a millisecond.
-    """
-    stream = require("pyarrow", "lab", "recording to a file").BufferOutputStream()
-    with writer(kind, columns, stream) as file:
-        for group in regrouped([columns]):
-            file.write(group)
-    return stream.getvalue()
-
-
-IDS = ("context", "name", "place", "group")
-
-
-class _Counted(io.RawIOBase):
-    """A write-only file, such as a member of an archive, that counts the bytes written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._count = file, 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._count += len(data)
-        return self._file.write(data)
-
-    def tell(self) -> int:
-        return self._count
 
 
 def inspected(file: IO[bytes], empty: schema.Columns, count: int) -> tuple[Footer, Any]:

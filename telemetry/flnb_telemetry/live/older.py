@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flnb_telemetry import pump, quantity
+from flnb_telemetry import quantity
 from flnb_telemetry.intern import Catalog
 from flnb_telemetry.live.bars import COUNT, PAIR, SHIFT, T0, T1
 from flnb_telemetry.live.threads import DEEPEST, KINDS, TABLES, Key, Timeline
+from flnb_telemetry.worker import start
 
 if TYPE_CHECKING:
     from flnb_telemetry.live.bars import Bars
@@ -85,7 +86,7 @@ class Older:
             self._reads += 1
             work = (Read(t0, t1, None), since, until, opened(rows, since, until))
             self._thread = threading.Thread(target=self._load, args=work, name="flnb-older", daemon=True)
-            pump.start(self._thread)
+            start(self._thread)
         return READING, None
 
     def _load(self, asked: Read, since: int, until: int, outer: Opened) -> None:

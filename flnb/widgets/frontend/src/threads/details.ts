@@ -6,6 +6,8 @@ import { bytesText, dtype, durationText, integer, shape, UNKNOWN } from "../form
 import { kernelParts } from "../kernelparts.ts";
 import { categoryLabels } from "../palette.ts";
 import type { TimelineEvent, TimelineMeasure } from "../protocol.ts";
+import { type Selection, selectionOfKernel } from "../selection.ts";
+import type { Store } from "../store.ts";
 import type { ViewContext } from "../view.ts";
 import { allocationsIn } from "./arrows.ts";
 import { kernelOf, opName } from "./lanes.ts";
@@ -82,4 +84,16 @@ export function aboutMeasure({ store }: ViewContext, { from, to, found }: { from
     title(durationText((t1 - t0) * 1e6), "measured"),
     new Facts([["Ops", ops], ...(counted ? [["Time in ops", durationText(counted.ns["op"] ?? 0)] as const] : []), ["Allocated", `${bytesText(sum)} in ${integer(blocks)} ${blocks === 1 ? "block" : "blocks"}`]]).list,
   ];
+}
+
+/** What is selected everywhere if an event of the timeline is chosen. */
+export function selectionOfEvent(store: Store, event: TimelineEvent): Selection | null {
+  const context = store.context(event.context);
+  const step = store.stepAt(event.t0 / 1e3);
+  const at = { t: event.t0 / 1e3, ...(step === null ? {} : { step }), ...(event.node > 0 ? { node: event.node } : {}) };
+  if (event.kind === "scope") return context ? { kind: "scope", label: context.scope, scope: context.scope, ...at } : null;
+  const kernel = kernelOf(store, event.what, event.context);
+  if (kernel && event.kind === "op") return { ...selectionOfKernel(store, kernel.name), t: at.t };
+  const plan = event.kind === "op" || event.kind === "part" || event.kind === "record" ? store.plan(event.what) : undefined;
+  return plan ? { kind: "op", label: plan.op, op: plan.op, ...(context ? { scope: context.scope, phase: context.phase } : {}), ...at } : null;
 }

@@ -7,7 +7,6 @@ import { memoryOf } from "../memory/model.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
 import type { TimelineEvent, TimelineMeasure, TimelineMessage } from "../protocol.ts";
-import { type Selection, selectionOfKernel } from "../selection.ts";
 import type { Mark } from "../timeline/lanes.ts";
 import { type Frame, momentsAt, paintMoments } from "../timeline/paint.ts";
 import type { Span } from "../timeline/scale.ts";
@@ -16,8 +15,8 @@ import type { Cell, DataTable, View, ViewContext } from "../view.ts";
 import { allocationsIn, drawArrows } from "./arrows.ts";
 import { stepBands } from "./bands.ts";
 import { pane } from "../details.ts";
-import { aboutEvent, aboutMeasure, HELP } from "./details.ts";
-import { FAINT, kernelOf, litOf, markedBy, nameOf, ThreadLanes } from "./lanes.ts";
+import { aboutEvent, aboutMeasure, HELP, selectionOfEvent } from "./details.ts";
+import { FAINT, litOf, markedBy, nameOf, ThreadLanes } from "./lanes.ts";
 import { keyOf, type Piece, Windows } from "./model.ts";
 import { Tracks } from "./tracks.ts";
 
@@ -131,7 +130,7 @@ class ThreadsView implements View {
     return {
       rows: rows.map((row) => ({ ...row, bars: lanes!.columns(row).start.length, events: Array.from(lanes!.columns(row).count).reduce((sum, value) => sum + value, 0) })),
       lanes: lanes?.content.lanes.map(({ title }) => title), shown: this.timeline.shown, pixel: lanes?.piece.pixel, coarse: this.late,
-      steps: lanes?.content.bands.map(({ label: text }) => text), selected: event ? { ...event, name: this.nameOf(event) } : null, measure: this.range,
+      steps: lanes?.content.bands.map(({ label: text }) => text), selected: event ? { ...event, name: nameOf(this.context.store, event) } : null, measure: this.range,
       said: this.panel.element.querySelector(".fl-sub")?.textContent, place: { x: box.x, y: box.y, width: box.width, height: box.height },
       tops: lanes?.content.lanes.map((_, lane) => lanes.content.lanes[lane]!.rows.map((_, row) => this.timeline.placeOf(lane, row))),
       faint: lanes?.content.lanes.flatMap(({ rows: own }) => own.map(({ bars }) => bars.kind.filter((kind) => kind === FAINT).length)), allocations: event ? allocationsIn(store, event).length : 0,
@@ -282,11 +281,7 @@ class ThreadsView implements View {
     if (key === this.wrote) return;
     this.wrote = key;
     this.side.replaceChildren(...(this.range ? aboutMeasure(this.context, { ...this.range, to: this.range.to ?? (store.cursor ?? this.range.from / 1e3) * 1e3 }) : []),
-      ...(this.event ? aboutEvent(this.context, this.event, this.count, this.nameOf(this.event), (one) => this.follow(one)) : this.range ? [] : [nothing(lit ? `The bars of ${lit} stand out. ${HELP}` : HELP)]));
-  }
-
-  private nameOf(event: TimelineEvent): string {
-    return nameOf(this.context.store, event);
+      ...(this.event ? aboutEvent(this.context, this.event, this.count, nameOf(this.context.store, this.event), (one) => this.follow(one)) : this.range ? [] : [nothing(lit ? `The bars of ${lit} stand out. ${HELP}` : HELP)]));
   }
 
   private tip(mark: Mark): string {
@@ -336,7 +331,7 @@ class ThreadsView implements View {
     const { store, actions } = this.context;
     this.event = event;
     if (show) this.count = 1;
-    actions.select(this.selectionOf(event));
+    actions.select(selectionOfEvent(this.context.store, event));
     const { t0, t1 } = this.span;
     const outside = event.t0 < t0 || event.t1 > t1;
     if (show && outside) {
@@ -350,18 +345,6 @@ class ThreadsView implements View {
 
   private inquire({ thread, kind, depth, number, t0 }: TimelineEvent): void {
     this.context.actions.ask({ type: "timeline", id: (this.asked = ++this.questions), event: [thread, kind, depth, number, t0] });
-  }
-
-  private selectionOf(event: TimelineEvent): Selection | null {
-    const { store } = this.context;
-    const context = store.context(event.context);
-    const step = store.stepAt(event.t0 / 1e3);
-    const at = { t: event.t0 / 1e3, ...(step === null ? {} : { step }), ...(event.node > 0 ? { node: event.node } : {}) };
-    if (event.kind === "scope") return context ? { kind: "scope", label: context.scope, scope: context.scope, ...at } : null;
-    const kernel = kernelOf(store, event.what, event.context);
-    if (kernel && event.kind === "op") return { ...selectionOfKernel(store, kernel.name), t: at.t };
-    const plan = event.kind === "op" || event.kind === "part" || event.kind === "record" ? store.plan(event.what) : undefined;
-    return plan ? { kind: "op", label: plan.op, op: plan.op, ...(context ? { scope: context.scope, phase: context.phase } : {}), ...at } : null;
   }
 
   /** M: from here, then to here, then no more. The selected event is measured whole. */
@@ -389,7 +372,7 @@ class ThreadsView implements View {
     if (message.reading && message.id === this.asked) setTimeout(() => this.event && message.id === this.asked && this.inquire(this.event), Windows.READ);
     if (message.event && message.id === this.asked && this.event) {
       this.event = { ...message.event, ...(this.count > 1 ? { t0: message.event.t0, t1: message.event.t1 } : {}) };
-      if (message.event.node > 0 && this.context.store.selection?.kind === "op") this.context.actions.select(this.selectionOf(this.event));
+      if (message.event.node > 0 && this.context.store.selection?.kind === "op") this.context.actions.select(selectionOfEvent(this.context.store, this.event));
       this.again();
     }
     if (message.measure && this.range) {
@@ -401,7 +384,7 @@ class ThreadsView implements View {
 
   private arrive({ count, at, next, text: what }: NonNullable<TimelineMessage["search"]>): void {
     this.finding = -1;
-    this.context.actions.announce(next ? `${integer(at + 1)} of ${integer(count)}: ${this.nameOf(next)}` : `no event matches ${what}`);
+    this.context.actions.announce(next ? `${integer(at + 1)} of ${integer(count)}: ${nameOf(this.context.store, next)}` : `no event matches ${what}`);
     if (next) this.choose(next, true);
   }
 }
