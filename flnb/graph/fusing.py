@@ -78,9 +78,9 @@ def space_of(value: Value, kept_apart: Collection[str]) -> tuple[int, ...] | Non
     op = value.op
     if op is ITEM or op is PUT or op is None or op.body is not None or op.name in kept_apart:
         return None
-    if op.name != "full" and not supported(
-        op.name, tuple([x.spec.dtype.char for x in value.inputs]), value.spec.dtype.char
-    ):
+    dtype = value.spec.dtype.char
+    name, inputs = ("copy", [dtype]) if op.name == "full" else (op.name, [x.spec.dtype.char for x in value.inputs])
+    if not supported(name, inputs, dtype):
         return None
     shape = value.inputs[0].spec.shape if op.name in REDUCTIONS else value.spec.shape
     return shape if value.spec.size and 0 not in shape else None

@@ -80,6 +80,17 @@ def test_gradients_of_a_fused_program(sample: Any) -> None:
     check(sample)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "complex64"])
+def test_a_gradient_in_a_dtype_without_machine_code_is_computed_by_the_backend(dtype):
+    def gradient(x):
+        return flnb.grad(lambda x: flnb.real(x * x).sum())(x)
+
+    x = flnb.asarray([[1.0, 2.0], [3.0, 4.0]], dtype=dtype)
+    compiled = flnb.jit(gradient)
+    for _ in range(3):  # the ones with which backward begins are a constant of this dtype
+        assert compiled(x).tolist() == [[2.0, 4.0], [6.0, 8.0]]
+
+
 if __name__ == "__main__":
     counts = {True: 0, False: 0}
     failures = []
