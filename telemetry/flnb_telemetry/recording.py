@@ -229,8 +229,8 @@ class Recording(Exports, Run):
 
     def _stored(self) -> Mapping[str, schema.Columns]:
         """Return the events on disk; those in memory come after them."""
-        if self.folder is not None and self._written is not None and self.end is None:
-            return self.folder.stored(self._written)
+        if self.folder is not None and self._written is not None and not isinstance(self.tables, Stored):
+            return self.folder.stored(self._written)  # also when the run has ended, and its file is not written yet
         return self.tables
 
     def _cached(self, key: str, make: Callable[[EventTable], Any]) -> Any:

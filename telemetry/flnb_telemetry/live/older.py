@@ -28,6 +28,8 @@ MOST = 1 << 20
 """The most events that are read for one request."""
 AROUND = 500_000_000
 """How long (ns) before and after a requested window events are read, too: for scopes, and for the next request."""
+ATTEMPTS = 5
+"""The most failures in succession after which reading is tried again."""
 SHIFT_OF_READS = 32
 """Events of the n-th read have the numbers from n << 32 on, so that they differ from those in memory."""
 READING, NONE_LEFT = "reading older events …", "merged: of older times only these levels are left"
@@ -56,7 +58,7 @@ class Older:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._read: Read | None = None
-        self._reads = 0
+        self._reads = self._failures = 0
         self._thread: threading.Thread | None = None
 
     @property
@@ -97,8 +99,10 @@ class Older:
         try:
             tables = self._recording.between(TABLES, since, until, MOST)
         except (OSError, ValueError):  # the folder was deleted, or has just become a file, which is read next time
-            self._read = asked._replace(note=NONE_LEFT)
+            self._failures += 1
+            self._read = asked._replace(note=NONE_LEFT) if self._failures > ATTEMPTS else None
             return
+        self._failures = 0
         if tables is None:
             zoom = f"merged: zoom in to read older events, at most {quantity.count(MOST)}"
             self._read = asked._replace(note=NONE_LEFT if self._recording.over_limit else zoom)

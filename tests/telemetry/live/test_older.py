@@ -132,6 +132,25 @@ def test_old_windows_have_every_event_of_the_recording(runs: Any) -> None:
         assert live.timeline.answer({"id": 4, "event": [row["thread"], "op", 0, 3]})["event"] is None
 
 
+def test_a_read_that_fails_as_the_folder_becomes_a_file_is_tried_again(
+    runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, steps = runs
+    run = list(steps)[-1]
+    t0, t1 = ((run.table("step")["t0"][at] - live.start) / 1e6 for at in (20, 30))
+    whole, between = [FileNotFoundError("the folder was renamed")], run.between
+    monkeypatch.setattr(run, "between", lambda *given: between(*given) if not whole else _raise(whole.pop()))
+    assert "note" not in answered(live, [t0, t1, 16384])["pieces"][0]
+    assert not whole
+    live.timeline.read_from(run)
+    monkeypatch.setattr(run, "between", lambda *given: _raise(FileNotFoundError("the folder was deleted")))
+    assert answered(live, [t0, t1, 16384])["pieces"][0]["note"] == NONE_LEFT
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def test_what_was_not_read_is_said(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     live, steps = runs
     run = list(steps)[-1]
