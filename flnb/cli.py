@@ -16,6 +16,8 @@ from pathlib import Path
 
 EXAMPLE = """Example:  flnb record -o run.flnb train.py && flnb view run.flnb --browser
 flnb COMMAND --help describes a command and its arguments."""
+KERNELS, BESIDE_KERNELS = (".o", ".so", ".cubin"), (".log", ".hpp", ".gch", ".part")
+"""Suffixes of compiled kernels, and of other files in the folders that store them: logs, headers, unfinished files."""
 
 
 def _say(text: str) -> None:
@@ -48,20 +50,21 @@ def doctor(_: argparse.Namespace) -> None:
 def cache(options: argparse.Namespace) -> None:
     """Print where compiled kernels are stored, their number and total size; or delete them.
 
-    The folder is $FLNB_CACHE/native if that variable is set, otherwise one in the user's cache folder. Deleted kernels
-    are compiled again when needed.
+    The folders are $FLNB_CACHE/native and $FLNB_CACHE/cuda if that variable is set, otherwise two in the user's cache
+    folder. Deleted kernels are compiled again when needed.
     """
-    from flnb_backends.native.llvm import cache_folder
+    from flnb_backends.caches import CACHES, cache_folder
     from flnb_telemetry import quantity
 
-    folder = cache_folder()
-    found = [path for path in folder.glob("*") if path.suffix in (".o", ".part")]
-    size = quantity.size(sum(path.stat().st_size for path in found))
-    kernels = f"{len(found)} compiled {'kernel' if len(found) == 1 else 'kernels'}, {size}"
-    if options.action == "clear":
-        for path in found:
-            path.unlink(missing_ok=True)  # another process may have deleted it
-    print(f"{'deleted ' if options.action == 'clear' else ''}{kernels}, in {folder}")
+    for folder in map(cache_folder, CACHES):
+        files = [path for path in folder.glob("*") if path.suffix in (*KERNELS, *BESIDE_KERNELS)]
+        size = quantity.size(sum(path.stat().st_size for path in files))
+        count = sum(path.suffix in KERNELS for path in files)
+        if options.action == "clear":
+            for path in files:
+                path.unlink(missing_ok=True)  # another process may have deleted it
+        what = f"{count} compiled {'kernel' if count == 1 else 'kernels'}, {size}, in {folder}"
+        print(f"deleted {what}" if options.action == "clear" else what)
 
 
 def record(options: argparse.Namespace) -> int:

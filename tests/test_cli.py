@@ -328,22 +328,26 @@ def test_help_describes_a_command_its_arguments_and_an_example(
     assert [action.dest for action in dict(chosen.choices)[command]._actions if not action.help] == []
 
 
-def test_the_cache_of_kernels_is_counted_and_cleared(
+def test_the_caches_of_kernels_are_counted_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLNB_CACHE", str(tmp_path))
-    folder = tmp_path / "native"
+    native, cuda = tmp_path / "native", tmp_path / "cuda"
     assert cli.main(["cache", "info"]) == 0
-    assert capsys.readouterr().out == f"0 compiled kernels, 0 B, in {folder}\n"
-    folder.mkdir()
-    (folder / "a.o").write_bytes(bytes(1000))
-    (folder / "b.o").write_bytes(bytes(1048))
-    (folder / "notes.txt").write_text("not ours")
+    assert capsys.readouterr().out == f"0 compiled kernels, 0 B, in {native}\n0 compiled kernels, 0 B, in {cuda}\n"
+    native.mkdir()
+    cuda.mkdir()
+    (native / "a.o").write_bytes(bytes(1000))
+    (native / "b.o").write_bytes(bytes(1048))
+    (native / "notes.txt").write_text("not ours")
+    (cuda / "a.cubin").write_bytes(bytes(1000))
+    (cuda / "a.log").write_bytes(bytes(24))
+    found = f"2 compiled kernels, 2.00 KiB, in {native}\n", f"1 compiled kernel, 1.00 KiB, in {cuda}\n"
     assert cli.main(["cache", "info"]) == 0
-    assert capsys.readouterr().out == f"2 compiled kernels, 2.00 KiB, in {folder}\n"
+    assert capsys.readouterr().out == "".join(found)
     assert cli.main(["cache", "clear"]) == 0
-    assert capsys.readouterr().out == f"deleted 2 compiled kernels, 2.00 KiB, in {folder}\n"
-    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert capsys.readouterr().out == "deleted " + "deleted ".join(found)
+    assert [path.name for path in (*native.iterdir(), *cuda.iterdir())] == ["notes.txt"]
     with pytest.raises(SystemExit):
         cli.main(["cache", "shrink"])
 

@@ -18,20 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry.extras import require
 
+from flnb_backends.caches import cache_folder
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Function = tuple[Callable[..., Any], Callable[[Any], Any]]
 
-__all__ = ["Compiler", "cache_folder", "compiler", "function"]
+__all__ = ["Compiler", "compiler", "function"]
 
 DIGEST = hashlib.sha256().digest_size
-
-
-def cache_folder() -> Path:
-    """Return the folder that stores machine code: in $FLNB_CACHE, else in the user's cache folder."""
-    base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
-    return Path(base, "native")
 
 
 def compiler() -> Compiler:
@@ -120,7 +116,7 @@ class Compiler:
             text: returns the text of the LLVM module; called only if the folder does not have the code.
         """
         with self.lock:
-            path = cache_folder() / (hashlib.sha256(f"{self.version}{symbol}{key}".encode()).hexdigest() + ".o")
+            path = cache_folder("native") / (hashlib.sha256(f"{self.version}{symbol}{key}".encode()).hexdigest() + ".o")
             code = _read(path)
             if code is None:
                 code = self.compiled(text())

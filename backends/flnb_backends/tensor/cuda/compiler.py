@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import re
 import tempfile
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_void_p
@@ -12,6 +11,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flnb_backends import caches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,9 +119,8 @@ def kernel_names(text: str) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled kernels, created if needed: in $FLNB_CACHE, else in the user's cache folder."""
-    base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
-    folder = Path(base, "cuda")
+    """Return the folder of kernels compiled for devices, created if needed."""
+    folder = caches.cache_folder("cuda")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
