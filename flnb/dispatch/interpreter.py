@@ -8,7 +8,7 @@ in its place. The next outer interpreter receives the ops that it runs. Batching
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flnb_telemetry.withblock import with_block
 
@@ -25,6 +25,9 @@ __all__ = ["Interpreter", "use_interpreter"]
 
 class Interpreter:
     """Base class of interpreters. It runs every op as usual; override `apply`, and other methods as needed."""
+
+    combines: ClassVar[bool] = False
+    """Whether a combined op (`flnb.dispatch.table.Combined`) on tensors is passed as one call, not as its ops."""
 
     def takes(self, op: Op) -> bool:
         """Return whether a composite op such as softmax is passed as one call, not as the ops in its body."""

@@ -10,6 +10,7 @@ import copy
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from flnb.dispatch.crossing import by_body
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.failure import Untraceable
 from flnb.dispatch.interpreter import Interpreter
-from flnb.dispatch.promotion import plan_of_composite
-from flnb.dispatch.table import OPS
+from flnb.dispatch.promotion import find_plan, plan_of_composite
+from flnb.dispatch.table import OPS, Combined
 from flnb.explore.calls import OpCall, Outcome, tensor
 from flnb.explore.layout import keep
 
@@ -37,14 +38,14 @@ GRADIENT = "_pull"
 
 
 def composite(name: str) -> Op | None:
-    """Return the composite with this name, or the one whose gradient has it; None if there is none.
+    """Return the composite or combined op with this name, or the one whose gradient has it; None if there is none.
 
     >>> from flnb.explore.composites import composite
     >>> composite("relu"), composite("relu_pull"), composite("exp")
     (<op relu>, <op relu>, None)
     """
     op = OPS.get(name) or OPS.get(name.removesuffix(GRADIENT))
-    return op if op is not None and op.body is not None else None
+    return op if op is not None and (op.body is not None or (op.separately is not None and op.pulls)) else None
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class CompositeCall(OpCall):
         with _on(backend, False, self.category):
             specs = tuple(tensor(kept.array())._spec for kept in self.inputs[of_gradient:])
             try:
-                plan = plan_of_composite(op, specs, self.attributes)
+                find = plan_of_composite if op.body is not None else partial(find_plan, here=state.current())
+                plan = find(op, specs, self.attributes)
             except Untraceable:
                 return False
             return any(state.current().whole(plan, number) is not None for number in numbers)
@@ -87,7 +89,7 @@ class CompositeCall(OpCall):
     def offered(self, backend: TensorBackend) -> bool:
         """Return whether a backend has a method for the composite, even if calls do not use it (see `State.whole`)."""
         op: Any = composite(self.op)
-        return any(map(backend.method, (op.name, op.gradient.name)))
+        return any(backend.method(one.name) for one in (op, op.gradient) if one is not None)
 
     def gradient(self, result: np.ndarray[Any, Any]) -> CompositeCall:
         """Return the call of the composite's gradient; the gradient of its result consists of random numbers."""
@@ -117,10 +119,10 @@ def _on(backend: TensorBackend, grad: bool, category: int) -> AbstractContextMan
 def _result(op: Op, tensors: list[Any], attributes: tuple[Any, ...], backend: TensorBackend) -> tuple[Any, float]:
     """Run a composite; return its result and the time it took in seconds."""
     t0 = time.perf_counter()
-    result, _ = op.entries[len(tensors), ""](*tensors, attributes)
+    made = op.entries[len(tensors), ""](*tensors, attributes)
     backend.sync()
     seconds = time.perf_counter() - t0
-    return np.array(result._values()), seconds
+    return np.array((made if op.body is None else made[0])._values()), seconds
 
 
 def _gradients(op: Op, tensors: list[Any], attributes: tuple[Any, ...], backend: TensorBackend) -> tuple[Any, float]:
@@ -136,12 +138,14 @@ def _gradients(op: Op, tensors: list[Any], attributes: tuple[Any, ...], backend:
 
 
 class Wholes(Interpreter):
-    """Calls ``compare`` with each composite, after its body has run op by op.
+    """Calls ``compare`` with each composite or combined op, after the ops that it consists of have run one by one.
 
-    Observers of ops see the ops of the body first, so a difference in one of them is found before that of the whole.
+    Observers see these ops first, so a difference in one of them is found before that of the whole.
     ``compare`` returns whether the results agree; if so, and if gradients are recorded, it is also called with the
     call of the gradient.
     """
+
+    combines = True
 
     def __init__(self, compare: Callable[[CompositeCall], bool]) -> None:
         self.compare = compare
@@ -150,11 +154,17 @@ class Wholes(Interpreter):
         return op.index >= 0 and op is composite(op.name)
 
     def apply(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-        if op.body is None:
+        if isinstance(op, Combined) and not op.combines(operands, attributes):
+            return op.separately(*operands, *attributes)  # type: ignore[misc]
+        if op.body is None and op.separately is None:
             return self.run(op, operands, attributes)
         here = state.current()
         inputs = tuple(keep(np.asarray(x._values())) for x in operands)
         call = CompositeCall(op.name, inputs, copy.deepcopy(attributes), category=here.category)
+        if op.separately is not None:  # its gradients run ops, which observers see
+            made = op.separately(*operands, *attributes)
+            self.compare(call)
+            return made
         made = by_body(op, attributes, operands, here)
         if self.compare(call) and here.grad and any(x._node is not None for x in operands):
             self.compare(call.gradient(np.asarray(made[0]._values())))

@@ -49,6 +49,30 @@ def test_a_composite_that_a_backend_overrides_wrongly_is_found_and_named(name: s
     assert found.smallest
 
 
+class OffBias(NumpyBackend):
+    def conv2d_bias(self, x: Any, w: Any, b: Any, *placing: Any, out: Any = None) -> Any:
+        return super().conv2d_bias(x, w, b + 1, *placing, out=out)
+
+
+def test_a_convolution_and_its_bias_are_compared_as_one_op() -> None:
+    conv, x = nn.Conv2d(2, 3, 3), flnb.random.normal((1, 2, 5, 5))
+
+    def step() -> Any:
+        return conv(x).sum().backward()
+
+    report = flnb.compare_backends(step, ["numpy", OffBias], rounds=1)
+    assert [row.op for row in report.failed] == ["conv2d_bias"]
+    assert {"conv2d", "add", "conv2d_weight_grad"} <= {row.op for row in report if row.passed}
+    found = flnb.bisect(step, "numpy", OffBias)
+    assert found is not None
+    assert found.op == "conv2d_bias"
+    assert 'compare_op("conv2d_bias", ' in found.script
+    assert not flnb.compare_backends(step, ["numpy", "cpu"], rounds=1).failed
+    with flnb.use_backend("numpy"):  # a bias that is no tensor runs op by op
+        weight = flnb.ones((3, 2, 3, 3))
+        assert not flnb.compare_backends(lambda: flnb.conv2d(x, weight, [1.0, 2.0, 3.0]), ["numpy", OffBias]).failed
+
+
 class Raising(NumpyBackend):
     def relu(self, x: Any, out: Any = None) -> Any:
         raise RuntimeError("boom")
