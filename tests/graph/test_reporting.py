@@ -39,7 +39,10 @@ def recorded_step(name: str, fuse: bool | None) -> flnb.Recording:
 
 def counts(run: flnb.Recording) -> Counter[str]:
     views = ("reshape", "permute_dims", "slice", "broadcast_to")
-    return Counter({row.key[0]: row.count for row in run.ops if row.key[0] not in views})
+    found = Counter({row.key[0]: row.count for row in run.ops if row.key[0] not in views})
+    combined = found.pop("conv2d_bias", 0)  # in programs two ops, and the bias's gradient is copied
+    found.update({"conv2d": combined, "add": combined, "copy": combined})
+    return found
 
 
 def test_ops_of_an_unfused_program_are_those_of_the_function() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flnb_telemetry import bus, load_run, pump, record, runs
-from flnb_telemetry.formats import stored
+from flnb_telemetry.formats import writing
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_queries_agree_with_the_analyses(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.save(tmp_path / "a.flnb")
-    monkeypatch.setattr(stored, "GROUP", 5)  # names and forward scopes hold across pieces
+    monkeypatch.setattr(writing, "GROUP", 5)  # names and forward scopes hold across pieces
     run.save(tmp_path / "b.flnb")
     for one in (run, load_run(tmp_path / "a.flnb"), load_run(tmp_path / "b.flnb")):
         found = one.sql("select op, phase, scope, count(*) n, sum(seconds) s from ops group by all order by op")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from flnb_telemetry import pump
 from flnb_telemetry.worker import Worker
 
 
@@ -67,7 +66,7 @@ def test_a_worker_whose_thread_cannot_start_can_be_stopped_and_used_again(monkey
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pump, "start", refuse)
+        patch.setattr("flnb_telemetry.worker.start", refuse)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             worker.start(lambda: seen.append(1))
     worker.stop()
