@@ -154,7 +154,8 @@ class _Asynchronous:
         """Exchange this rank's parameters with the shared center, by the rule of the subclass.
 
         Raises:
-            CollectiveError: the controller has died, or the center stayed locked for the communicator's timeout.
+            CollectiveError: the controller has died, or the center stayed locked for longer than the communicator's
+                timeout.
         """
         mine = self._flat()
         message = self._message(mine)
@@ -171,7 +172,7 @@ class _Asynchronous:
         self._write(self._answered(mine, answer))
 
     def finish(self) -> None:
-        """Wait until all ranks call this, then set every rank's module to the center's parameters.
+        """Wait until all ranks call this method, then set every rank's module to the center's parameters.
 
         Meanwhile the controller, if there is one, still answers the other ranks' requests.
 
@@ -209,7 +210,7 @@ class _Asynchronous:
         self._asked[rank] = wanted, start("recv", wanted, rank, HEADER)
 
     def _answer(self, rank: int) -> None:
-        """Answer the request that a rank has sent: exchange parameters with it, or store that the rank has finished."""
+        """Answer a rank's request: exchange parameters with the rank, or record that the rank has finished."""
         if rank not in self._finished:
             if self._asked[rank][0][0] == DONE:
                 self._finished.add(rank)

@@ -61,7 +61,7 @@ class SyncBatchNorm(BatchNorm):
         with state.use(grad=False):
             count = float(found[2, 0])
             if count < 2:
-                raise ValueError(f"SyncBatchNorm: training needs more than one value per channel, got {x.shape}")
+                raise ValueError(f"SyncBatchNorm: training needs more than one value per channel, got shape {x.shape}")
             for running, batch, share in (
                 (self.running_mean, mean, self.momentum),
                 (self.running_var, variance, self.momentum * count / (count - 1)),

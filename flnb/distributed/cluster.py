@@ -283,7 +283,7 @@ class _Lines(TextIOBase):
 
 @contextmanager
 def _by_rank(output: Output) -> Iterator[None]:
-    """Prefix each line that a rank prints by the rank, inside a ``with`` block."""
+    """Inside a ``with`` block, begin each line that a rank prints with the rank's number."""
     lines = _Lines(output)
     with redirect_stdout(lines):
         yield

@@ -59,7 +59,7 @@ class Exchanging(Module):
         for path, part in module.named_modules():
             if getattr(part, "_differs", False):
                 raise TypeError(
-                    f"{name}: {path or 'the module'}, {type(part).__name__}, has other parameters on each rank, "
+                    f"{name}: {path or 'the module'}, {type(part).__name__}, has different parameters on each rank, "
                     f"which {name} would make equal; do not wrap this module in {name}"
                 )
         self._most, self._parts = 0 if bucket is None else bytes_of(bucket, f"{name}(bucket=...)"), parts
@@ -98,7 +98,7 @@ class Exchanging(Module):
     def _changed(self) -> Parameter | None:
         """Return a parameter for which the buckets must be made again; None if there is none.
 
-        Since the buckets were made, its dtype has changed, or it has begun to require a gradient.
+        It is a parameter whose dtype has changed, or that has begun to require a gradient, since the buckets were made.
         """
         of = self._bucket_of
         for _, p in self._members:
@@ -281,7 +281,7 @@ class Exchanging(Module):
         self._share_buffers()
 
     def _share_buffers(self) -> None:
-        """Copy the module's buffers from the first rank that is in this pass to all others, one call per dtype."""
+        """Copy the module's buffers from the first rank in the backward pass to all other ranks, one call per dtype."""
         of: dict[Any, list[Tensor]] = {}
         for _, buffer in self.module.named_buffers():
             of.setdefault(buffer.dtype, []).append(buffer)
@@ -297,7 +297,7 @@ class Exchanging(Module):
                 crossing.mark_written(buffer)
 
     def _deliver(self, bucket: Bucket, known: set[int]) -> None:
-        """Set the gradients of a bucket's parameters whose numbers are in ``known``, the ones used on some rank."""
+        """Set the gradients of those parameters of a bucket that some rank has used; ``known`` has their numbers."""
         root = rows = bucket.flat
         if bucket.parts > 1:
             rows = local((bucket.parts, bucket.mine.size), bucket.dtype)

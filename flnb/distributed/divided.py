@@ -273,7 +273,7 @@ owners: WeakValueDictionary[int, Division] = WeakValueDictionary()
 
 
 class PartsTape(PackingTape):
-    """A tape that saves references to parameters instead of views of gathered values, so that these can be freed."""
+    """A tape that saves references to parameters, not views of gathered values, so that the values can be freed."""
 
     name = "parts"
 

@@ -98,7 +98,7 @@ def _publish(message: Message) -> None:
 
 
 def _place(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
-    """Show the line of the cell that an interrupt has stopped, instead of a traceback; IPython calls this function."""
+    """Show the line at which an interrupt stopped the cell, instead of a traceback; IPython calls this function."""
     frames = traceback.extract_tb(trace)
     frame = next((each for each in reversed(frames) if "ipykernel_" in each.filename), frames[-1])
     shell._showtraceback(kind, error, [f"line {frame.lineno}, {frame.line}"])
@@ -111,7 +111,10 @@ def remove_shared(folder: str) -> None:
 
 
 def _end_with(kernel: int, controller: int, folder: str, rank: int) -> None:
-    """End this process once the kernel has died; rank 0 also ends the ipyparallel controller."""
+    """Wait until the kernel has died, and end this process; rank 0 also ends the controller and deletes ``folder``.
+
+    ``kernel`` and ``controller`` (of ipyparallel) are process ids; ``folder`` is the cluster's folder.
+    """
     while process_alive(kernel) != "gone":
         time.sleep(1.0)
     if rank == 0:

@@ -119,7 +119,7 @@ def _sweep() -> None:
 
 
 def _ends(folder: str) -> list[End]:
-    """Return how the ranks of a job ended, earliest first."""
+    """Return how the ranks of a job ended, the earliest first, from files in the launcher's ``folder``."""
     found = {}
     for kind in ("ended", "stopped"):
         for path in Path(folder).glob(f"{kind}_*"):
@@ -139,8 +139,8 @@ def shared_folder() -> str | None:
 def thread_settings(ranks: int) -> dict[str, str]:
     """Return the environment variables with which ranks on this machine divide its processors among their threads.
 
-    A variable that the user has set is not among them. Nor is any if the user has set OMP_NUM_THREADS alone, because
-    OpenBLAS obeys it, too.
+    Variables that the user has set are left out. If the user has set OMP_NUM_THREADS, the result is empty, because
+    OpenBLAS obeys this variable, too.
     """
     if "OMP_NUM_THREADS" in os.environ:
         return {}
@@ -153,7 +153,7 @@ def thread_settings(ranks: int) -> dict[str, str]:
 
 
 def find_mpiexec() -> list[str]:
-    """Return the command that starts MPI processes: from FLNB_MPIEXEC, this environment, or the system."""
+    """Return the command that starts MPI processes: FLNB_MPIEXEC, or mpiexec of this environment or the system."""
     if chosen := os.environ.get("FLNB_MPIEXEC"):
         return shlex.split(chosen)
     found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
@@ -213,7 +213,7 @@ def _shown(end: End) -> dict[str, Any]:
 
 
 def _complete(boards: list[Any], ends: list[End]) -> None:
-    """Set the state of each rank that died before it could write its state to the board."""
+    """In the rows of all boards, set the state of each rank that died before it could write its state."""
     how = {end.rank: end.how for end in ends}
     for row in (row for rows in boards for row in rows):
         if row["state"] in STATES[OUTSIDE : INSIDE + 1] and row["rank"] in how:
@@ -221,13 +221,16 @@ def _complete(boards: list[Any], ends: list[End]) -> None:
 
 
 def _last(row: dict[str, Any]) -> str:
-    """Return a description of a rank's last collective call, as part of a sentence."""
+    """Describe a rank's last collective call, as part of a sentence; ``row`` is the rank's row in the report."""
     seq = row["sequence"]
     return f"its last call was {seq}, {row['calls'].get(seq, '')}" if seq else "it has made no call"
 
 
 def _behind(world: list[Any]) -> str:
-    """Return the ranks that reached the last call and those that did not, as the end of a sentence; "" if all did."""
+    """Return, as the end of a sentence, which ranks had reached the last call and which had not; "" if all had.
+
+    ``world`` has the row of each rank in the report.
+    """
     newest = max((row["sequence"] for row in world), default=0)
     here = [row for row in world if row["sequence"] == newest]
     late = [f"rank {row['rank']} had not: {_last(row)}" for row in world if row["sequence"] < newest]

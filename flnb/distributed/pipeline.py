@@ -31,9 +31,9 @@ ABOUT = 256
 class Pipeline:
     """One stage of a model on each rank; a step sends microbatches forward through all stages, and gradients back.
 
-    Huang et al., 2019, "GPipe", section 2.3: all microbatches go forward, then back in the opposite order. Gradients
-    of microbatches add up to those of the whole batch. (A batch norm in a stage, however, normalises by the statistics
-    of each microbatch.) While a rank computes a microbatch, its neighbours compute others.
+    Huang et al., 2019, "GPipe", section 2.3: all microbatches go forward, then back in the opposite order. Gradients of
+    microbatches add up to those of the whole batch. (A batch norm in a stage, however, normalises by the statistics of
+    each microbatch.) While a rank computes a microbatch, the ranks before and after it compute other microbatches.
 
     Args:
         stage: this rank's part of the model. The stage of rank 0 receives the inputs, that of the last rank returns the

@@ -36,8 +36,8 @@ def init(communicator: str | type[Communicator] | Communicator | None = None) ->
             is "mpi" in a process that mpiexec, Slurm or ipyparallel started, otherwise the active communicator.
 
     Returns:
-        The communicator. Its attribute ``timeout`` is the number of seconds that a call waits for ranks that have not
-        joined it.
+        The communicator. Its attribute ``timeout`` is the number of seconds that a collective call waits for ranks that
+        have not made the call.
 
     Raises:
         ImportError: the communicator is "mpi", and the extra "mpi" is not installed.

@@ -31,7 +31,7 @@ def shard(dataset: Dataset, batch: int = 1, last: str = "keep") -> ResampleDatas
             "drop" leaves them out.
 
     Raises:
-        ValueError: ``last`` is none of these.
+        ValueError: ``last`` is not "keep", "pad" or "drop".
 
     >>> import flnb
     >>> numbers = flnb.data.TensorDataset(flnb.arange(5))

@@ -117,7 +117,7 @@ class Sharded(Exchanging):
         """Allow ranks to have different numbers of batches, as `DataParallel.uneven`; not available in stage 3."""
         if self._units:
             raise NotImplementedError(
-                "stage 3 collects parameters in each call of a module, which a rank that has ended cannot join; "
+                "stage 3 collects parameters in each call of a module, which a rank without batches cannot join; "
                 "use stage 2, or give all ranks equally many batches: flnb.distributed.shard(dataset, last='drop')"
             )
         return super().uneven(update)
@@ -220,7 +220,10 @@ class Sharded(Exchanging):
         super().began(first)
 
     def arrived(self, leaf: Node, gradient: Any) -> bool:
-        """Copy the gradient of a leaf to its bucket; once a module has all gradients, free its whole parameters."""
+        """Copy the gradient of a leaf to its bucket; once a module has all gradients, free its whole parameters.
+
+        Returns the same as `DataParallel.arrived`.
+        """
         taken = super().arrived(leaf, gradient)
         if self._units:
             unit = self._by_number[leaf[2]].unit

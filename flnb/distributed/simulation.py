@@ -55,7 +55,7 @@ class Program(NamedTuple):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Return the calls and points without times; steps for which these are equal can be replayed together."""
+        """Return the calls and points without times; steps with equal calls and points can be replayed together."""
         return tuple(self.calls), tuple((point.call, point.asks) for point in self.points)
 
 
@@ -166,7 +166,7 @@ def simulate(run: Any, ranks: int, topology: Topology, strategy: str = "recorded
 
 
 def recorded(run: Any) -> Program:
-    """Return as a `Program` those recorded steps that have the most frequent sequence of calls.
+    """Return a `Program` with the recorded steps that have the most frequent sequence of calls.
 
     Raises:
         ValueError: no step has collective calls, or the recordings of some ranks are missing.
@@ -271,7 +271,7 @@ def _replayed(program: Program, ranks: int, topology: Topology) -> Simulation:
 def _at_the_end(program: Program) -> Program:
     """Return a program in which all calls of a step start together, when the last one starts.
 
-    A call whose end the program awaits before that time starts as recorded.
+    If the program waits for the end of a call before that time, the call starts as recorded.
     """
     last = max(i for i, point in enumerate(program.points) if not point.asks)
     early = {point.call for point in program.points[:last] if point.asks}

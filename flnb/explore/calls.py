@@ -74,7 +74,7 @@ class OpCall:
         return Outcome(value, None, seconds, self.written(after))
 
     def written(self, after: Sequence[Any]) -> int:
-        """Return the index of the first input that the call changed without being allowed to, or -1.
+        """Return the index of the first input that the call changed although it must not; -1 if there is none.
 
         ``after`` has the values of the inputs after the call.
         """
@@ -104,8 +104,8 @@ class OpCall:
 class Outcome:
     """The result of an op call, or the exception that it raised.
 
-    ``seconds`` is the duration of the call. ``written`` is the index of the first input that the call changed without
-    being allowed to, or -1.
+    ``seconds`` is the duration of the call. ``written`` is the index of the first input that the call changed although
+    it must not; -1 if there is none.
     """
 
     value: Any = None

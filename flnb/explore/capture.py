@@ -78,7 +78,7 @@ class RecordedOp:
 
         Args:
             path: an ``.npz`` file to which the inputs are written, so that the code also runs in another process.
-                Without it the code takes them from the recording, which must still exist in this process.
+                Without a path, the code takes the inputs from the recording, which must still exist in this process.
         """
         call = self.call
         source = f"{self.run}, {self.index}"
@@ -99,7 +99,7 @@ class RecordedOp:
         return "\n".join([*code, "y"])
 
     def open_in_cell(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Put the code of `to_code` into a new notebook cell below the one that calls this method.
+        """Put the code of `to_code` into a new notebook cell below the cell that calls this method.
 
         Raises:
             RuntimeError: the program is not running in a notebook; the message contains the code.
@@ -192,7 +192,7 @@ class Capture(Observer):
         return iter(self.rows().values())
 
     def last(self, op: str, scope: str | None = None) -> RecordedOp | None:
-        """Return the last op of this name (called by the module with the path ``scope``, if given), or None."""
+        """Return the last stored op called ``op``, or None; with ``scope``, only ops of that module path count."""
         chosen = [one for one in self if one.op == op and scope in (None, one.scope)]
         return chosen[-1] if chosen else None
 

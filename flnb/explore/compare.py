@@ -27,7 +27,7 @@ class _Call(NamedTuple):
     Attributes:
         inputs: the shapes and dtypes of the inputs, as text.
         line: the line of the user's program that called the op.
-        difference: how the result differs from that of the reference.
+        difference: how the result differs from the result of the reference.
         seconds, reference: the times of the op in all rounds, on this backend and on the reference.
     """
 

@@ -38,7 +38,7 @@ GRADIENT = "_pull"
 
 
 def composite(name: str) -> Op | None:
-    """Return the composite or combined op with this name, or the one whose gradient has it; None if there is none.
+    """Return the composite or combined op that is called ``name`` or whose gradient is; None if there is none.
 
     >>> from flnb.explore.composites import composite
     >>> composite("relu"), composite("relu_pull"), composite("exp")
@@ -50,10 +50,10 @@ def composite(name: str) -> Op | None:
 
 @dataclass(frozen=True)
 class CompositeCall(OpCall):
-    """One call of a composite, or, if ``op`` ends with ``_pull``, of its gradient: a backward through the composite.
+    """One call of a composite or combined op, or, if ``op`` ends with ``_pull``, of the gradient of one.
 
-    The gradient's first input is the gradient of the composite's result. Its outcome's value is a tuple of the
-    gradients of the floating-point inputs.
+    The first input of a gradient is the gradient of the composite's result. The outcome of a gradient has a tuple as
+    its value: the gradients of the floating-point inputs.
     """
 
     def on(self, backend: TensorBackend) -> Outcome:
@@ -97,7 +97,7 @@ class CompositeCall(OpCall):
         return replace(self, op=self.op + GRADIENT, inputs=(keep(g), *self.inputs))
 
     def precise(self) -> CompositeCall:
-        """Return the same call in float64 or complex128; its result shows how much of a difference is rounding."""
+        """Return the same call in float64 or complex128, to find out how much of a difference is rounding."""
         wide = [
             keep(k.array().astype(np.complex128 if k.dtype.kind == "c" else np.float64)) if is_float(k.dtype) else k
             for k in self.inputs
@@ -106,7 +106,7 @@ class CompositeCall(OpCall):
 
 
 def _on(backend: TensorBackend, grad: bool, category: int) -> AbstractContextManager[Any]:
-    """Return a context in which ops run on a backend without interpreters; results need no memory manager if possible.
+    """Return a context in which ops run on a backend without interpreters and, if possible, without a memory manager.
 
     ``grad`` says whether gradients are recorded, ``category`` is the memory category of results.
     """
@@ -140,9 +140,9 @@ def _gradients(op: Op, tensors: list[Any], attributes: tuple[Any, ...], backend:
 class Wholes(Interpreter):
     """Calls ``compare`` with each composite or combined op, after the ops that it consists of have run one by one.
 
-    Observers see these ops first, so a difference in one of them is found before that of the whole.
-    ``compare`` returns whether the results agree; if so, and if gradients are recorded, it is also called with the
-    call of the gradient.
+    Observers see these ops first, so a difference in one of these ops is found before a difference in the composite or
+    combined op. ``compare`` returns whether the results agree; if so, and if gradients are recorded, it is also called
+    with the call of the gradient.
     """
 
     combines = True

@@ -55,9 +55,9 @@ def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: O
     """Compare the outcome ``got`` of a call with the outcome ``expected`` of the reference backend.
 
     Checks for exceptions, inputs that were overwritten, shape, dtype and values. Values may differ by ``tolerance``
-    times the largest value (or 8 units in its last place, 32 in sums, if that is more). Where a sum cancels, the
-    largest value is that of the same call on the inputs' absolute values. A composite may also differ by 8 times the
-    reference's own error, which a run in float64 shows.
+    times the largest value (or 8 units in its last place, 32 in sums, if that is more). Where the terms of a sum
+    cancel, the largest value is taken from the same call on the absolute values of the inputs. A composite may also
+    differ by 8 times the reference's own error, which a run in float64 shows.
     """
     if expected.error is not None:
         same = got.error is not None
@@ -83,10 +83,11 @@ def difference(call: OpCall, reference: TensorBackend, expected: Outcome, got: O
 def _composites_differ(
     call: CompositeCall, reference: TensorBackend, expected: Any, got: Any, tolerance: float
 ) -> Difference:
-    """Compare two results of a composite's call, or of its gradient; these are tuples of the inputs' gradients.
+    """Compare what two backends returned for a composite's call, or for the call of its gradient.
 
-    Where they differ by more than ``tolerance`` allows, the call runs again on ``reference`` in float64, which shows
-    the rounding error of ``expected``; 8 times this error is allowed, too.
+    A composite's call returns an array, a gradient's call a tuple with the gradient of each input. Where two results
+    differ by more than ``tolerance`` allows, the call runs again on ``reference`` in float64, which shows the rounding
+    error of ``expected``; 8 times this error is allowed, too.
     """
     gradients = isinstance(expected, tuple)
     pairs = list(zip(expected, got, strict=True)) if gradients else [(np.asarray(expected), np.asarray(got))]
@@ -193,7 +194,7 @@ def compare_op(
         inputs: NumPy arrays; each backend gets copies with the same layout in memory. For a composite's gradient, the
             first is the gradient of the composite's result.
         attributes: the further arguments of the backends' methods, after their tensors.
-        backends: the reference backend and the one to compare with it, as names, classes or instances.
+        backends: the reference backend, and the backend to compare with it, as names, classes or instances.
         out: the index of the input to write the result to, or -1 for a new buffer; by default the backend's method
             allocates the result.
         result: shape and dtype of the new buffer, where ``out`` is -1.

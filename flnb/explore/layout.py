@@ -32,7 +32,7 @@ class Kept:
     start: int = 0
 
     def array(self) -> Array:
-        """Return a new array with the same values, strides and alignment to 64 bytes."""
+        """Return a new array with the same values and strides, at an address that is equal modulo 64."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         room = np.empty(len(self.memory) + LINE, np.uint8)
@@ -68,9 +68,9 @@ class Layout:
 
     Attributes:
         base: the shape of the base array.
-        key: the slices of the base array that are taken first, one for each axis.
-        axes: the order into which the axes of these slices are permuted then.
-        flips: the axes that are flipped after that.
+        key: for each axis of the base array the slice that is taken first.
+        axes: the order into which the axes of the sliced array are then permuted.
+        flips: the axes of the permuted array that are flipped.
         shape: the shape to which the array is broadcast in the end.
     """
 

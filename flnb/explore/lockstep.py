@@ -80,9 +80,9 @@ class Lockstep(Observer):
     def whole(self, call: CompositeCall) -> bool:
         """Compare a composite, or its gradient, as programs run it; return whether all results agree.
 
-        The reference and another backend are compared if either runs the composite by a method of its own. If the
-        other backend runs it op by op, it is left out if an op already differed, or if it overrides one of these ops:
-        then the ops themselves show what differs.
+        Another backend is compared with the reference if either of them runs the composite by a method of its own. A
+        backend that runs the composite op by op is left out if one of the ops already differed, or if the backend
+        overrides one of them: then the ops themselves show what differs.
         """
         with bus.uncounted():
             by_reference = call.taken(self.reference)
@@ -93,7 +93,7 @@ class Lockstep(Observer):
             return not chosen or self._compare(call, chosen)
 
     def _compare(self, call: OpCall, others: Sequence[TensorBackend], real: Any = None) -> bool:
-        """Run a call on these backends and report each comparison; ``real`` is the program's own result, if known."""
+        """Run a call on ``others`` and report each comparison; ``real`` is the program's own result, if known."""
         here, agree = bus.threads.here, True
         where = lines(*site())[0], here.path, schema.PHASES[here.phase]
         expected, *outcomes = (call.on(backend) for backend in (self.reference, *others))

@@ -51,7 +51,7 @@ class Minimised:
         return diverges(call, self.reference, self.other, self.tolerance, self.repeats)
 
     def take(self, candidate: OpCall | None) -> bool:
-        """Replace ``call`` by a smaller call if that is valid and shows a difference of the same kind.
+        """Replace ``call`` by ``candidate`` if the candidate is valid and shows a difference of the same kind.
 
         Returns whether the call was replaced.
         """
@@ -176,7 +176,7 @@ def _cut(call: OpCall, chosen: tuple[tuple[int, int], ...], part: slice, n: int,
 
 
 def _with_result(call: OpCall) -> OpCall:
-    """Return the call with its result's shape and dtype computed by the op's rule, where they are needed."""
+    """Return the call with its result's shape and dtype, if they are needed, computed by the op's rule."""
     result = _by_rule(call) if call.out == NEW and _ruled(call) else None
     return call if result is None else replace(call, result=result)
 

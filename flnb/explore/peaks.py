@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def measure_peaks() -> Peaks:
     """Measure the machine's limits, with the matrix products of the backend "cpu" where that is installed.
 
-    By NumPy's products the limit would be too low, because they may run on fewer threads than that backend's.
+    With NumPy's matrix products the limit would be too low, because they may run on fewer threads.
     """
     cpu: Any
     try:

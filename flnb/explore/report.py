@@ -33,7 +33,7 @@ class Result:
         error: the largest absolute error of all calls; None if it was not measured.
         time: the time of all calls as a multiple of the reference's; a `Spread` if it was measured in several rounds.
         inputs: the shapes and dtypes of the inputs of the first call that failed.
-        line: the source line of that call, or of the method that failed.
+        line: the source line of the first call that failed, or of the method that failed.
         op: the op's name in the op table, by which a click selects it in the dashboard.
     """
 

@@ -52,7 +52,7 @@ class ComparedRow:
     Attributes:
         a, b: the work in run A and in run B.
         share: the fraction of run B's time that the op took, from 0 to 1.
-        least: the smallest ratio between the runs that `changes` states.
+        least: the smallest ratio between the runs that `changes` reports as a change.
         repeats: the ratio of run B's calls to run A's that counts as equally often, see `RunComparison`.
     """
 

@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
 
 def in_turn(who: Sequence[Who], work: Callable[[Who], Found], rounds: int) -> list[list[Found]]:
-    """Call `work` with each candidate once per round; returns a list of results for each candidate.
+    """Call ``work`` with each of the candidates ``who`` once per round; returns a list of results for each candidate.
 
     Each round begins with another candidate, so that none profits from its place in the order.
 

@@ -18,8 +18,8 @@ __all__ = ["Work", "in_steps", "step_durations", "total", "works_of"]
 class Work(NamedTuple):
     """The work of one op in one scope (module path) of a run, per step: calls, ns, result bytes, FLOPs, bytes moved.
 
-    ``typical`` is the time of a call, in ns, in which single slow calls do not count: the median, taken for each shape
-    and averaged over the calls. ``spread`` is the distance between its quartiles: changes below it are noise.
+    ``typical`` is the typical time of a call in ns, which single slow calls do not change: the median, taken for each
+    shape and averaged over the calls. ``spread`` is the distance between its quartiles: changes below it are noise.
 
     FLOPs are estimated from the shapes. ``traffic`` is the number of bytes that must be moved at least
     (`roofline.traffic`). Both are zero for ops without FLOPs, many of which are views.
@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
     @property
     def one(self) -> float:
-        """Return the time of a call in ns: the typical one, or the mean where that is not known."""
+        """Return the time of a call in ns: the typical time, or the mean time if the typical time is not known."""
         return self.typical or self.per_call(self.time)
 
     def per_call(self, number: float) -> float:

@@ -155,7 +155,7 @@ def call_of(members: Sequence[Value], method_of: Callable[[Op], Any], in_place: 
 
 
 def _pooled(pooling: Any, value: Value, items: Sequence[Value]) -> Call:
-    """Return the call that computes a max pooling and the places of the maxima, or the gradient from stored places.
+    """Return the call that computes a max pooling and stores where the maxima are, or that computes its gradient.
 
     Args:
         pooling: the `flnb.interface.Pooling` that stores and reads the places.

@@ -30,7 +30,7 @@ class Stored(NamedTuple):
         value: the value.
         offset: the offset of the value in the program's block, in bytes; None if the value is not in the block.
         home: the existing value whose memory is overwritten with this value, or None.
-        first, last: the numbers of the launches that write the value and that read it last.
+        first, last: the number of the launch that writes the value, and of the last launch that reads it.
     """
 
     name: str
@@ -55,7 +55,8 @@ class Launch(NamedTuple):
         number: its index in the program, from 0.
         kind: "kernel", "call", or "copy" for a result that is copied to the memory of the value it replaces.
         members: the values that the launch computes, in order.
-        shares: each member's share of the launch's time (0 to 1), estimated from the bytes that its op would move.
+        shares: each member's share of the launch's time (0 to 1), estimated from the bytes that the member's op alone
+            would move.
         reads: the values that the launch reads from memory.
         stored: the members that are written to memory.
         group: the fusion group that the launch computes; None for a copy.
@@ -127,7 +128,7 @@ def _event(program: Program, code: int, value: Value) -> tuple[intern.Plan, inte
 
 
 def nest_of(program: Program, group: Group, stored: list[Value]) -> Nest:
-    """Return the loop nest of a fusion group of ``program`` that writes the values ``stored``."""
+    """Return the loop nest that computes a fusion group of ``program`` and writes its values ``stored`` to memory."""
     return lowered(group, stored, program.layouts).nest
 
 
@@ -145,7 +146,7 @@ def program_text(program: Program) -> str:
 
 
 def times(program: Program, run: Recording) -> Ints:
-    """Return the time (ns) that each launch of a program took, in each run of the program that is in a recording.
+    """Return the time (ns) of each launch of a program, for each run of the program in a recording.
 
     Returns:
         An array of shape (runs, launches), with a row for each run of the program that was recorded from beginning to

@@ -28,7 +28,7 @@ __all__ = ["Direct", "direct_of"]
 
 
 def direct_of(program: Program, tensors: Sequence[Tensor]) -> Direct | None:
-    """Return the `Direct` of a program that has just run with these tensors as inputs; None if it has Python calls."""
+    """Return the `Direct` of a program that has just run on ``tensors``; None if the program contains Python calls."""
     simple = (
         program.is_settled
         and program.lends
@@ -41,11 +41,11 @@ def direct_of(program: Program, tensors: Sequence[Tensor]) -> Direct | None:
 
 
 class Direct:
-    """Runs a program of machine code for tensors with the specs and strides of those of an earlier run.
+    """Runs a program of machine code again, for tensors with the same specs and strides as in an earlier run.
 
     Args:
         program: the program, which has memory.
-        tensors: the tensors in its inputs, no two on the same memory.
+        tensors: the input tensors of the earlier run, no two of which share memory.
     """
 
     __slots__ = ("_arrays", "_kinds", "_outputs", "_process", "_program", "_specs", "_state", "_steps", "_strides")
@@ -91,7 +91,10 @@ class Direct:
             return outputs
 
     def _place(self, arrays: list[Any]) -> bool:
-        """Set the addresses of the inputs; returns False if their strides differ or two arrays begin at one address."""
+        """Set the addresses of the input arrays; returns False if the program cannot run on these arrays.
+
+        It cannot if their strides differ from those of the earlier run, or if two arrays begin at the same address.
+        """
         if any(type(x) is not np.ndarray or x.strides != s for x, s in zip(arrays, self._strides, strict=True)):
             return False
         addresses = [address_of(x) for x in arrays]

@@ -44,8 +44,10 @@ class Scalar:
         value: the name or expression of the scalar in the target's text.
         dtype: the scalar's dtype, as NumPy's character.
         number: the value of a constant; None for other scalars.
-        product: of a product with a constant, the other factor and the constant's value; None for other scalars.
-        times: prints the scalar's product with a power of two, if this takes no multiplication; None for other scalars.
+        product: for the product of a scalar with a constant, this scalar and the constant's value; None for other
+            scalars.
+        times: a function that prints the scalar's product with a power of two without a multiplication; None if the
+            scalar has no such function.
     """
 
     __slots__ = ("dtype", "emitter", "number", "product", "times", "value")

@@ -51,7 +51,7 @@ class Group:
         over: a dict from each reduction to the loops over which it runs, "inner" or "outer".
         loads: the values that the group reads from memory.
         mask: an int with a single bit, which identifies this group.
-        before: an int with the bits of all groups that must be computed before this group.
+        before: an int that combines the masks of all groups that must be computed before this group.
     """
 
     def __init__(self, number: int, shape: tuple[int, ...] | None) -> None:
@@ -132,7 +132,7 @@ class Grouping:
             self._depend(value, group)
 
     def _new(self, shape: tuple[int, ...] | None) -> Group:
-        """Append an empty group with loops over a shape; for None, a group for one call of a backend method."""
+        """Append an empty group that loops over ``shape``; with None, the group is one call of a backend method."""
         made = Group(self.count, shape)
         self.groups[made] = None
         self.count += 1
@@ -220,9 +220,10 @@ class Grouping:
         return self._alike(value, group)
 
     def _alike(self, value: Value, group: Group) -> Strides | None:
-        """Return the strides of the group's reductions that ``value`` reads, for an elementwise op on their results.
+        """Return the strides (elements) of an elementwise op on the results of reductions; None if it does not fit.
 
-        Returns None if these strides differ, or if an input has another shape than ``value`` and several elements.
+        They are the strides of the group's reductions that ``value`` reads. The op does not fit if these strides
+        differ, or if an input has several elements and another shape than ``value``.
         """
         found: set[Strides] = set()
         for x in value.inputs:
@@ -236,7 +237,7 @@ class Grouping:
         return found.pop() if len(found) == 1 else None
 
     def _operand(self, x: Value, group: Group) -> Strides | None:
-        """Return the strides, in elements, with which a group's loops can read a value; None if there are none."""
+        """Return the strides, in elements, with which a group's loops can read a value; None if they cannot read it."""
         root, offset, strides = self.layouts[x]
         assert group.shape is not None
         found = aligned(x.spec.shape, strides, x.spec.dtype.itemsize, group.shape)
@@ -290,7 +291,7 @@ class Grouping:
         self._put_before(group, other.before, united=True)
 
     def _depend(self, value: Value, group: Group) -> None:
-        """Store that a value is in a group, and update the order in which groups must be computed."""
+        """Record that a value is in a group, and update the order in which groups must be computed."""
         self.of[value] = group
         before = 0
         for x in value.inputs:
@@ -302,7 +303,7 @@ class Grouping:
         self._put_before(group, before)
 
     def _put_before(self, group: Group, more: int, united: bool = False) -> None:
-        """Store that the groups in the mask ``more`` precede ``group`` and all groups that depend on ``group``.
+        """Record that the groups in the mask ``more`` precede ``group`` and all groups that depend on ``group``.
 
         With ``united``, this is done even if ``more`` has no new groups, because ``group`` has just been merged.
         """
@@ -328,7 +329,7 @@ def _full(shape: tuple[int, ...]) -> Strides:
 
 
 def _compatible(a: Group, b: Group) -> bool:
-    """Return whether one loop nest can compute both groups: they reduce over the same axes, or one does not reduce."""
+    """Return whether one loop nest can compute both groups: they reduce over the same axes, or one has no reduction."""
     return a.inner is UNDECIDED or b.inner is UNDECIDED or a.inner == b.inner
 
 

@@ -29,7 +29,7 @@ def programs_of(f: Any, who: str) -> list[Program]:
         who: the name of the calling function, for error messages.
 
     Raises:
-        TypeError: ``f`` is neither.
+        TypeError: ``f`` is neither a function of `flnb.jit` nor a program.
         ValueError: the function has no program yet.
     """
     if isinstance(f, Program):
@@ -119,7 +119,7 @@ def history(f: Any) -> list[Sweep]:
         f: a function of `flnb.jit`, whose last captured program is used, or one of its programs.
 
     Raises:
-        TypeError: ``f`` is neither.
+        TypeError: ``f`` is neither a function of `flnb.jit` nor a program.
         ValueError: nothing was captured yet.
 
     >>> import flnb
@@ -177,7 +177,7 @@ def trace(f: Any) -> str:
         f: a function of `flnb.jit`, whose last captured program is used, or one of its programs.
 
     Raises:
-        TypeError: ``f`` is neither.
+        TypeError: ``f`` is neither a function of `flnb.jit` nor a program.
         ValueError: nothing was captured yet.
 
     >>> import flnb

@@ -22,12 +22,13 @@ __all__ = ["Launch", "launches", "routine_of"]
 
 
 class Launch(NamedTuple):
-    """A call of machine code, which runs among others in a segment.
+    """A call of machine code, one of several that a program runs in a single call from Python.
 
     Attributes:
-        kernel: the kernel or the routine, as the site's compiler or backend made it.
+        kernel: the kernel that the site's compiler made, or the routine that the site's backend made.
         site: the backend that runs it.
-        places: for each of its arrays, the value in whose memory it is, and the offset (bytes) of its first element.
+        places: for each of its arrays, the value in whose memory the array is, and the offset (bytes) of the array's
+            first element in that memory.
         event: the code of its event, and five more numbers of the event.
         scratch: where its scratch memory begins in the site's block, in bytes; -1 for the part that all calls share.
     """
@@ -40,7 +41,7 @@ class Launch(NamedTuple):
 
 
 def routine_of(value: Value, site: Site, layouts: Layouts, kept_apart: Collection[str]) -> Any:
-    """Return the routine that computes an op in place of its method; None if the method is to be called.
+    """Return the library routine that computes an op in place of the backend's method; None if there is no routine.
 
     Args:
         value: the op's value.

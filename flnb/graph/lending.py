@@ -85,7 +85,7 @@ class Lending:
         self._held: dict[Value, list[Lent]] = {}
 
     def take(self, value: Value, new: Callable[[Value], Any]) -> Lent:
-        """Return the array for an output: one of the pool without other references, or one made by ``new``."""
+        """Return the array for an output: from the pool if nothing else refers to the array, else made by ``new``."""
         held = self._held.get(value)
         if held is None:
             held = self._held[value] = []
@@ -103,7 +103,7 @@ class Lending:
         return lent
 
     def tensor(self, array: Any, spec: Spec) -> Tensor:
-        """Return a tensor of an output array; a pooled array has the same one as long as it is in the pool."""
+        """Return the tensor of an output array; for an array in the pool, each call returns the same tensor."""
         lent = self.known.get(id(array))
         if lent is None:
             return detached(array, spec)

@@ -33,7 +33,7 @@ def dprint(x: Tensor) -> None:
     %5 = multiply(%4, %2)  # float32[2]
     """
     if x._spec.kind != "deferred":
-        raise TypeError(f"dprint: expected a tensor of the backend 'deferred', got {x._spec!r} in {x._spec.kind!r}")
+        raise TypeError(f"dprint: expected a tensor of the backend 'deferred', got {x._spec!r} of {x._spec.kind!r}")
     asked = x._data.read()
     for _, line in listed([*unfolded([asked]), asked], {}):
         print(line)

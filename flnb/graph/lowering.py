@@ -44,7 +44,10 @@ class _Lowering:
         self.known: dict[Any, int] = {}
 
     def array(self, place: tuple[Value, int], dtype: str, strides: tuple[int, ...]) -> int:
-        """Add an array with a dtype and strides to the nest; returns its position."""
+        """Add an array with a dtype and strides to the nest; returns the array's position in the nest.
+
+        ``place`` is the value in whose memory the array is, and the offset (bytes) of its first element there.
+        """
         self.places.append(place)
         outer, inner = ([strides[axis] for axis in axes] for axes in (self.outer, self.inner))
         self.arrays.append(Access(dtype, tuple(outer), tuple(inner)))

@@ -18,7 +18,9 @@ MANY = 64
 
 
 class Pointers:
-    """For each input and output of a program, the places in the segments of its calls that hold the array's address.
+    """The places from which a program's calls of machine code read the addresses of its inputs and outputs.
+
+    A segment is a group of calls that run together; it has one array with the addresses of all its calls.
 
     Args:
         values: the inputs and outputs, in the order in which `set_all` gets their addresses.
@@ -34,7 +36,7 @@ class Pointers:
         return self._places.keys()
 
     def add(self, pointers: Any, places: Sequence[tuple[Value, int, int]]) -> None:
-        """Add a segment: its array of addresses, and places in this array.
+        """Add a segment: its array of addresses, and the places in the array that belong to inputs or outputs.
 
         Args:
             pointers: the addresses of all arrays of the segment's calls, uint64.
@@ -51,12 +53,12 @@ class Pointers:
             self._columns.append((pointers, at, which, offsets.view(np.uint64)))  # negative ones wrap around in the sum
 
     def set(self, value: Value, address: int) -> None:
-        """Set the address of one value in all places."""
+        """Write the address of one value to all its places."""
         for view, place, offset in self._places[value]:
             view[place] = address + offset
 
     def set_all(self, addresses: Sequence[int]) -> None:
-        """Set the addresses of all `values` in all places."""
+        """Write the addresses of all `values` to all their places."""
         if len(addresses) < MANY:
             for value, address in zip(self._places, addresses, strict=True):
                 self.set(value, address)

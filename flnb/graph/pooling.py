@@ -66,7 +66,7 @@ def _key(value: Value) -> Any:
 
 
 def _rewritten(values: Sequence[Value], poolings: dict[Any, Any]) -> dict[Value, Value]:
-    """Return a dict from each value to its copy; copies of poolings store places of maxima, gradients read these.
+    """Return a dict from each value to its copy; in the copy, max poolings store places of maxima for their gradients.
 
     Args:
         values: the values to copy, in an order in which inputs come first.

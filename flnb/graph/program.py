@@ -53,8 +53,8 @@ class Program:
         here: the state with the backend that computes and the memory manager that provides memory.
         fuse: whether elementwise ops and reductions are computed by loop nests, if the backend compiles these;
             otherwise a backend method computes each value.
-        lends: whether a run may write its outputs to the arrays of an earlier run's outputs, once the caller has no
-            reference to these.
+        lends: whether a run may write its outputs to the output arrays of an earlier run, once the caller has no
+            reference to those arrays.
 
     Attributes:
         recorded: the recorded ops, before rewriting.
@@ -184,7 +184,7 @@ class Program:
     def release(self) -> bool:
         """Free the program's memory until its next run; returns False if nothing was freed.
 
-        That is so if the program has no memory at present, or is running.
+        Nothing is freed if the program has no memory at present, or is running.
         """
         if not self.in_use.acquire(blocking=False):  # perhaps by this thread, whose allocation found no memory
             return False
@@ -232,7 +232,7 @@ class Program:
         return item.site if isinstance(item, Launch) else self.site(item.members[0])
 
     def _add_call(self, call: Call, group: int = -1) -> None:
-        """Append a call; arguments that are different arrays in each run are set at the beginning of the run.
+        """Append a call; arguments whose array changes from run to run are set when a run begins.
 
         ``group`` is the number of the fusion group that the call computes, -1 for a copy.
         """
@@ -248,7 +248,7 @@ class Program:
         self.steps.append(call)
 
     def _span(self, value: Value) -> Span:
-        """Return the byte range of a value in the program's block; for an array elsewhere, a range of that array."""
+        """Return the range of a value's bytes in the program's block; for other memory, a range that identifies it."""
         root = self._root(value)
         begin = self.memory.offset.get(root)
         return (root, 0, 1) if begin is None else (None, begin, begin + max(root.spec.nbytes, 1))

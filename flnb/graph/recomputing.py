@@ -82,7 +82,7 @@ class _Kept:
         return [root for root in [self.layouts[x].root for x in value.inputs] if root.op is not None]
 
     def _is_early(self, value: Value, roots: list[Value]) -> bool:
-        """Return whether a backward value is, or reads, a bool mask, and depends on forward values alone.
+        """Return whether a value of the backward pass depends on forward values alone, and is or reads a bool mask.
 
         Such a value can be computed before the backward pass; then the mask, a byte per element, is stored. ``roots``
         are the values that own the memory of its inputs.
@@ -116,7 +116,7 @@ class _Kept:
                     self._limit_chain(value, found & self.whole)
 
     def _limit_chain(self, value: Value, sources: Collection[Value]) -> None:
-        """Store that ``value`` will be computed again from ``sources``, values of ``whole``.
+        """Record that ``value`` will be computed again from ``sources``, values of ``whole``.
 
         If this makes a chain of `LONGEST_CHAIN` recomputed values, the sources are added to ``pinned``: they are
         stored.

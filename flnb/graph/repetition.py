@@ -53,7 +53,8 @@ class Known:
         key: the key of the traces.
         ops: the number of ops in such traces since the second one.
         program: the program that computes such a trace, None before it is made.
-        constants: a dict from the position of a leaf that is a constant of the program to the number's bytes.
+        constants: the numbers that are constants of the program: a dict from a number's position in the leaves of the
+            trace to the number's bytes.
         numbers: the numbers (`Trace.numbers`) of the newest trace.
         contexts: the contexts of the trace from which the program was made.
         specs: the specs of the arrays that the program returns.
@@ -136,7 +137,7 @@ def compute_alike(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> t
 
     Args:
         asked: the values to compute.
-        recorder: makes a backend that records the ops computed at a place; see `CapturedBackend`.
+        recorder: a function that returns the backend that records the ops of a `Place`; see `CapturedBackend`.
 
     Returns:
         The trace and its history, if a program computed it.
@@ -165,10 +166,10 @@ def _try_program(asked: Sequence[Value], recorder: Callable[[Place], Any]) -> tu
 
 
 def _program(trace: Trace | None, recorder: Callable[[Place], Any]) -> tuple[Trace, Known] | None:
-    """Return the trace and its history, which then has a program for the trace; None to compute the ops one by one.
+    """Return the trace, and its history with a program for the trace; None if the ops must be computed one by one.
 
-    A program is made if the history has none that is valid for the trace. ``recorder`` makes a backend that records ops
-    for a place.
+    A program is made if the history has none that is valid for the trace. ``recorder`` is a function that returns the
+    backend that records the ops of a `Place`.
     """
     if trace is None or not trace.outputs:
         return None
@@ -227,7 +228,8 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
 
     Args:
         trace: the trace.
-        constants: a dict from the position of a leaf that becomes a constant of the program to the number's bytes.
+        constants: the numbers that become constants of the program: a dict from a number's position in the leaves of
+            the trace to the number's bytes.
         backend: the backend on which the ops are recorded.
     """
     t0 = clock()
@@ -263,7 +265,7 @@ def _built(trace: Trace, constants: dict[int, bytes], backend: Any) -> Program:
 
 
 def _context(value: Value) -> int:
-    """Return a context id for a value recorded without telemetry: only the phase is known, from the category."""
+    """Return a context id for a value recorded without telemetry; its phase is found from the value's category."""
     late = value.place.category in (GRADIENT, state.PARAMETER, OPTIMIZER_STATE)
     return intern.contexts.id_of(("", schema.BACKWARD)) if late else 0
 
@@ -296,7 +298,8 @@ def _run_program(trace: Trace, found: Known) -> str:
 def _run(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Sequence[Any]:
     """Run the program of a trace's history ``found`` for the trace's inputs; returns the arrays of the outputs.
 
-    ``count`` is the number of values in the trace, for telemetry; ``place`` is where they are computed.
+    ``count`` is the number of values in the trace, for telemetry; ``place`` is the backend and memory manager that
+    compute them.
     """
     assert found.program is not None
     arrays = [x._data for i, x in enumerate(inputs) if i not in found.constants]
@@ -309,8 +312,9 @@ def _run(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Se
 def run_again(found: Known, place: Place, inputs: Sequence[Tensor], count: int) -> Sequence[Any] | None:
     """Run the program of a trace that was repeated; returns the arrays of its outputs.
 
-    ``count`` is the number of values in the trace. Return None if the program has other constants than these inputs,
-    or fails. Then the values of the trace must be computed by `compute_alike`, which reports the failure.
+    ``count`` is the number of values in the trace. Return None if an input differs from the program's constant in its
+    place, or if the program fails. Then the values of the trace must be computed by `compute_alike`, which reports the
+    failure.
     """
     if any(inputs[i]._data.tobytes() != number for i, number in found.constants.items()):
         return None

@@ -46,7 +46,7 @@ def contexts(values: Sequence[Value]) -> dict[Value, int]:
 
 
 def emit_compile(program: Program, t0: int) -> None:
-    """Emit the event of a program that was made since the time ``t0`` (ns): its numbers of values and of calls."""
+    """Emit an event for a program that was made between ``t0`` (ns) and now: its numbers of values and of calls."""
     calls = sum(len(step.events) if isinstance(step, KernelCalls) else 1 for step in program.steps)
     values = sum(len(group.members) for group in program.groups)
     bus.emit(schema.COMPILE, t0, clock(), values, calls, 0, 0, bus.threads.here.context())
@@ -90,6 +90,6 @@ def kernel_code(nest: Nest, members: Sequence[Value]) -> int:
 
 
 def kernel_event(nest: Nest, members: Sequence[Value], context: dict[Value, int]) -> tuple[int, int, int]:
-    """Return three numbers for a kernel's event: the code, the interned list of the kernel's ops, and the context."""
+    """Return three numbers for a kernel's event: its code, the number of the list of the kernel's ops, its context."""
     parts = encoding.parts_number([op_event(x) for x in members], [context[x] for x in members], shares(members))
     return kernel_code(nest, members), parts, context[members[-1]]

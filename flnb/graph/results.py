@@ -16,7 +16,7 @@ __all__ = ["Result"]
 
 
 class Programs(Tape):
-    """The tape of Variables that programs return: it records nothing, so a backward through them raises an error."""
+    """The tape of Variables that programs return: it records nothing, so a backward pass from them raises an error."""
 
     name: ClassVar[str] = "programs"
     why_freed: ClassVar[str] = (
@@ -49,7 +49,7 @@ class Result(NamedTuple):
         return cls(x._lift or Tensor, node)
 
     def of(self, array: Any, spec: Spec) -> Tensor:
-        """Return the tensor of an array that has this spec."""
+        """Make the result from the output array ``array``, whose shape and dtype are those of ``spec``."""
         made: Tensor = object.__new__(self.kind)
         made._data, made._spec = array, spec
         if self.kind is not Tensor:

@@ -93,7 +93,7 @@ def compute(values: Sequence[Value]) -> None:
 
 
 def _compute(value: Value) -> None:
-    """Compute a value whose inputs are computed; each of several results is stored in the value of that result."""
+    """Compute a value, all of whose inputs are computed; each of several results is stored in a value of its own."""
     try:
         found = at_once(value.place, run, value, tuple([x.tensor for x in value.inputs]), value.place.backend.buffer)
     except Exception as error:

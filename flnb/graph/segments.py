@@ -64,8 +64,8 @@ class Segment:
     def values(self, value: Value, known: Mapping[int, Value]) -> list[Value]:
         """Return the values of a segment's single ops, in the order of its rows.
 
-        ``known`` is a dict from the position of a row to a `Value` that exists already for the row's op. This object is
-        then used.
+        ``known`` is a dict from the position of a row to a `Value` that exists already for the row's op, and which is
+        used in place of a new one.
         """
         made: list[Value] = []
         for i, (op, attributes, spec, category, given) in enumerate(self.rows):

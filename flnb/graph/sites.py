@@ -35,7 +35,7 @@ class Site:
         self.scratch: Any = None
 
     def renew(self) -> None:
-        """Get a new compiler of loop nests from the backend; it uses several threads, but one in a forked process."""
+        """Get a new compiler of loop nests from the backend; in a forked process, a compiler for a single thread."""
         self.kernels: Any = self.here.backend.kernels() if self.fuse else None
 
     def method(self, op: Op) -> Any:

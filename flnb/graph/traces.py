@@ -27,7 +27,7 @@ class Trace(NamedTuple):
         values: the values, in the order in which they were recorded.
         leaves: the inputs of these values that are already computed.
         outputs: the values to which there are references from outside of the trace.
-        numbers: a dict from the position of a leaf that is a number to the number's bytes.
+        numbers: the leaves that are numbers: a dict from the position in ``leaves`` to the bytes of the number.
         key: a key that is equal for traces that one program can compute.
         contexts: for each value the id of the telemetry context (module and phase) in which it was recorded.
     """

@@ -46,7 +46,7 @@ def with_choice(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Add one choice to the scopes to recompute (``again``) or to offload (``away``), and return both.
 
-    A new module to recompute replaces the modules in ``again`` that it contains or that contain it.
+    If a module is added to ``again``, the modules inside it and around it are removed from ``again``.
     """
     if choice.method == "offload":
         return again, tuple(dict.fromkeys(away + choice.scopes))

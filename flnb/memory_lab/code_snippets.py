@@ -19,7 +19,7 @@ __all__ = ["lean", "manager"]
 def manager(
     kind: type, told: Mapping[str, Any], lease: Lease, capacity: int, function: str = "use_memory_manager"
 ) -> str | None:
-    """Return the line of code that activates a manager with given settings; None if one line cannot express it.
+    """Return the line of code that activates a manager with given settings; None if one line is not enough.
 
     Args:
         kind: the manager's class.

@@ -28,8 +28,8 @@ def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = No
 
     Args:
         source: a recording, or the path of a saved one.
-        manager: the manager's name (``"caching"``, ``"caching:split_limit=64MiB"``), its class, a function that makes
-            it from a device, or an instance, whose settings are copied. ``"planned"`` plans the whole run.
+        manager: the manager's name (``"caching"``, ``"caching:split_limit=64MiB"``), its class, a function that makes a
+            manager from a device, or an instance, whose settings are copied. ``"planned"`` plans the whole run.
         capacity: the capacity of the simulated device, in bytes or as a string with a unit; None for no limit. If
             memory runs out, the new recording has the state "failed" and ends there.
 

@@ -168,5 +168,5 @@ def _held(state: MemoryState) -> list[tuple[tuple[str, str, tuple[Frame, ...]], 
 
 
 def _signed(number: int, text: str) -> str:
-    """Return ``text``, which is the absolute value of ``number``, with its sign: "+3", "-3", or "0" for 0."""
+    """Return ``text``, the absolute value of ``number``, with the sign of ``number``: "+3", "-3", or "0" for 0."""
     return f"{'-' if number < 0 else '+'}{text}" if number else text

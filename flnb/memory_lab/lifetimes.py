@@ -40,7 +40,7 @@ class Call(NamedTuple):
         begin, end: the positions in the trace where this call's forward pass begins and ends; ``end`` is exclusive.
         back, done: the same for this call's backward pass; if no backward was recorded, both are the trace's length.
         outputs: the numbers of allocations made in this forward pass and read by ops outside of it.
-        inputs: the numbers of allocations made outside of this forward pass and read by ops of it.
+        inputs: the numbers of allocations made outside of this forward pass and read by ops in it.
         seconds: the seconds that the ops of the forward pass took.
         nodes: the ops of the forward pass.
     """
@@ -62,7 +62,8 @@ class Choice(NamedTuple):
     Attributes:
         method: "recompute" or "offload".
         scopes: the paths of the modules.
-        worth: the benefit: the sum, over blocks, of bytes x the number of trace calls during which a block is freed.
+        worth: the benefit: for each block its bytes x the number of trace calls during which it is freed, summed over
+            blocks.
         seconds: the cost: the seconds that recomputing or moving takes.
     """
 
@@ -296,7 +297,7 @@ class Step:
         return until
 
     def passed_on(self, node: Node, made: int) -> float:
-        """Return the time (s) until which module calls that contain a node may use a block that the node reads.
+        """Return the time (s) until which the module calls around a node may use a block that the node reads.
 
         A block that was allocated before a module call began is an input of the call, and may be used until the call
         ends. The result is the end of the last such call that contains the node, or else the end of the node's op.
@@ -311,7 +312,7 @@ class Step:
 
 
 def range_of(born: Ints, call: Any) -> Ints:
-    """Return the rows of the allocations made in a `Call`, or in a range (begin, end) of the trace's calls.
+    """Return the rows of the allocations made in a module's `Call`, or in a range (begin, end) of the trace's calls.
 
     Args:
         born: int64 (m,), for each allocation the index of the trace's call that makes it, sorted.

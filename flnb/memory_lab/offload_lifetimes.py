@@ -79,7 +79,7 @@ def movable(step: Step) -> dict[int, Idle]:
 
 
 def moved(step: Step, modules: Collection[str], again: Collection[Call] = ()) -> list[Moved]:
-    """Return the blocks that are moved if these modules are offloaded, except blocks of recomputed calls.
+    """Return the blocks that are moved if the given modules are offloaded, except blocks of recomputed calls.
 
     Args:
         step: the recorded training step.

@@ -36,7 +36,7 @@ class Owner(NamedTuple):
     shape: tuple[int, ...] | None = None
 
     def joined(self, other: Owner) -> Owner:
-        """Merge this record of a block with another one; unknown line, op and shape are taken from the other."""
+        """Merge this record of a block with ``other``, which also provides line, op and shape that are unknown here."""
         shape = other.shape if self.shape is None else self.shape
         return Owner(
             tuple(dict.fromkeys(self.names + other.names)), tuple(dict.fromkeys(self.owners + other.owners)),
@@ -89,7 +89,7 @@ class Model(NamedTuple):
 
 
 def models(trace: TracebackType | None) -> dict[str, Model]:
-    """Return the modules in a traceback's user variables, by the scope in which they are called.
+    """Return the modules in the user's variables in a traceback, by the scope in which the modules are called.
 
     If the modules of a scope are not all in variables of the same frame, the scope is left out.
     """

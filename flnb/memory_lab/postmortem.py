@@ -123,7 +123,7 @@ class Postmortem:
         if at is None:
             raise ValueError(
                 "OutOfMemoryError.report: the state of memory at this error was not stored and is unknown; there is a "
-                "report if creating a tensor or flnb.memory.allocate ran out of memory"
+                "report only if creating a tensor or flnb.memory.allocate ran out of memory"
             )
         self.shortage, self.segments, self.scope, self.op = at, at.segments, at.scope, intern.plans.items[at.plan].op
         self.manager, self.device, self.capacity = at.manager.name, at.manager.device.name, error.capacity
@@ -188,7 +188,7 @@ def closest_segment(at: Shortage, request: int) -> Closest | None:
 
 
 def _cost(tile: BlockState, at: Shortage) -> int:
-    """Return the cost of freeing a block: its bytes, far more if ``at``, the state of memory, has a lock of it.
+    """Return the cost of freeing a block: its bytes, or far more if the block is locked in the state of memory ``at``.
 
     The cost of a hole is 0.
     """

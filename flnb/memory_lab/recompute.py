@@ -81,7 +81,7 @@ def _texts(scopes: Any, which: str) -> tuple[str, ...]:
     if wrong:
         raise TypeError(
             f"flnb.memory.lean: expected the scopes of modules as strings in {which}=, got {type(wrong[0]).__name__} "
-            f"({wrong[0]!r:.60}); scopes are what recordings call modules, such as 'sequential.0'"
+            f"({wrong[0]!r:.60}); scopes are names of modules in recordings, such as 'sequential.0'"
         )
     return found
 

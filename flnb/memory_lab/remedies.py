@@ -70,7 +70,7 @@ class Remedies:
     """The remedies that were replayed, or the reason why none were.
 
     Attributes:
-        rows: the remedies that fit, least memory first, then those that do not.
+        rows: first the remedies that fit, the one with the least memory first; then the remedies that do not fit.
         capacity: bytes that the device had for this manager.
         unknown: why no remedies, or not all, were replayed, and what to do about it; "" if all were.
     """
@@ -170,7 +170,7 @@ def requests_until(at: Shortage) -> Columns:
 
 
 def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
-    """Return a copy of a trace that also has the allocation of ``request`` bytes that failed at the shortage ``at``.
+    """Return a copy of a trace with one more allocation: of the ``request`` bytes that failed at the shortage ``at``.
 
     The trace has only allocations that succeeded.
     """
@@ -242,7 +242,7 @@ def _candidates(
 
 
 def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryManager]:
-    """Return a function that makes managers like ``manager`` that release their caches just before request ``last``."""
+    """Return a function that makes copies of a manager, which release their caches just before request ``last``."""
 
     def made(lease: Lease) -> MemoryManager:
         inner: Any = type(manager)(lease, **manager.told)

@@ -75,8 +75,8 @@ class Outcome:
         peak_reserved: the most bytes that were reserved from the device at once.
         ratio_at_peak: reserved bytes / live (requested) bytes at the peak.
         ratio_average: the same ratio over all calls: sum(reserved) / sum(live).
-        unusable: sum(holes < r) / sum(holes) at the peak, where r is the trace's largest request.
-        internal: sum(size - requested) / sum(size) over the live blocks at the peak.
+        unusable: the share of the free bytes at the peak that are in holes smaller than the trace's largest request.
+        internal: sum(size - requested) / sum(size), both sums over the live blocks at the peak.
         largest_hole: the bytes of the largest hole at the peak.
         native_calls: how often a segment was reserved, resized or released.
         ns_per_call: the mean time of the manager's `alloc` and `free`, in ns.
@@ -182,7 +182,7 @@ def hint_of(source: Trace, row: int) -> AllocHint:
 
 
 def _fragmentation(source: Trace, blocks: dict[int, Any], lease: Counter) -> tuple[float, float, int]:
-    """Return `Outcome.unusable`, `Outcome.internal` and `Outcome.largest_hole` for the present state."""
+    """Return `Outcome.unusable`, `Outcome.internal` and `Outcome.largest_hole`, for ``blocks`` as the live blocks."""
 
     def columns(rows: list[tuple[int, int, int]]) -> dict[str, Ints]:
         found = np.array(rows, np.int64).reshape(-1, 3).T
@@ -219,9 +219,9 @@ def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Mem
     try:
         manager = factory(lease, **({"plan": asked} if factory is Planned else {}) | given)
     except TypeError as error:
-        raise TypeError(f"replay: {spec!r} cannot be created for another device: {error}") from error
+        raise TypeError(f"replay: {spec!r} cannot be created for the simulated device: {error}") from error
     except ValueError as error:
-        raise Unmade(f"replay: {spec!r} cannot be created for this device: {error}") from error
+        raise Unmade(f"replay: {spec!r} cannot be created for the simulated device: {error}") from error
     if not isinstance(manager, MemoryManager):
         raise TypeError(f"replay: {spec!r} returned {manager!r}, expected a memory manager")
     if manager.device is not lease:

@@ -64,7 +64,7 @@ class Trace:
         _check(order, sizes)
         times = np.arange(len(order), dtype=np.float64) if t is None else np.asarray(t, np.float64)
         if times.shape != order.shape:
-            raise ValueError(f"Trace: expected a time for each of {len(order)} calls, got {times.shape}")
+            raise ValueError(f"Trace: expected a time for each of {len(order)} calls, got shape {times.shape}")
         nothing = np.full(len(sizes), "", object)
         unknown = np.zeros(len(sizes), np.uint8)
         return cls(name, order, sizes, times, unknown, nothing, nothing, [()] * len(sizes))

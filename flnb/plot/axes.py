@@ -81,7 +81,7 @@ class Axis:
 
     @property
     def slanted(self) -> bool:
-        """Whether this is a horizontal axis of categories whose names are wider than their places."""
+        """Whether this is a horizontal axis of categories with names that are wider than the space for one category."""
         return self.name[0] == "x" and 7 * max(map(len, self.categories), default=0) > self.unit
 
     def ticks(self) -> list[tuple[float, str]]:

@@ -93,10 +93,10 @@ class Frame:
         )
 
     def _ordered(self, name: str, values: list[Any]) -> list[Any]:
-        """Return lists of values on the axis ``name``, in which categories first occur in the order of the axis.
+        """Return ``values``, preceded by a list of all categories if the axis ``name`` sorts them by their totals.
 
-        If the axis sorts its categories by their totals, a list of all categories in that order is put before
-        ``values``.
+        ``values`` are lists of values on the axis. The order in which categories first occur in the result is their
+        order on the axis.
         """
         if (self.layout.get(f"{name[0]}axis{name[1:]}") or {}).get("categoryorder") != "total ascending":
             return values
@@ -149,7 +149,7 @@ class Frame:
         return self.axes[trace.get("xaxis") or "x"], self.axes[trace.get("yaxis") or "y"]
 
     def _anchor(self, axis: Axis) -> Axis:
-        """Return the axis to which another axis is anchored: for an x axis, the y axis at whose end it is drawn."""
+        """Return the axis to which ``axis`` is anchored: for an x axis, the y axis at whose end the x axis is drawn."""
         letter = "y" if axis.name[0] == "x" else "x"
         found = self.axes.get(str(axis.spec.get("anchor") or f"{letter}{axis.name[1:]}"))
         return found or self.axes[letter]

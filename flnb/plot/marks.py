@@ -41,7 +41,7 @@ def steps(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def mark(symbol: str, x: float, y: float, size: float, style: str) -> str:
-    """Return a marker at (x, y) as an SVG element with the attributes ``style``; ``symbol`` is plotly's name of it."""
+    """Return plotly's marker ``symbol`` at (x, y) as an SVG element with the attributes ``style``."""
     half = size / 2
     if symbol == "line":
         return f'<line x1="{x - 8:.1f}" y1="{y:.1f}" x2="{x + 8:.1f}" y2="{y:.1f}" stroke-width="2.5" {style}/>'

@@ -90,7 +90,7 @@ class _Picture(Frame):
         )
 
     def _clipped(self, trace: dict[str, Any]) -> list[str]:
-        """Return the SVG elements in ``self.parts``, those of a trace, inside one that hides what is outside the axes.
+        """Return ``self.parts``, the SVG elements of one trace, inside an element that hides what is outside the axes.
 
         Around bars there is some room for their texts.
         """
@@ -164,7 +164,10 @@ class _Picture(Frame):
             self._write(left + 20, at, short(label))
 
     def _tick(self, axis: Axis, beside: Axis, at: float, label: str) -> None:
-        """Write a tick's label: at pixel ``at`` along ``axis``, and outside of an end of the other axis, ``beside``."""
+        """Write a tick's label at the pixel ``at`` along ``axis``, just outside of the plot.
+
+        ``beside`` is the axis at whose end ``axis`` is drawn.
+        """
         if axis.slanted:
             x, y = at + 4, beside.begin + 14
             self._write(x, y, label, "end", transform=f"rotate(-35 {x:.1f} {y:.1f})")

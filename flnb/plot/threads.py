@@ -179,6 +179,6 @@ def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], 
 
 
 def _title(key: Key) -> str:
-    """Return the label of a row; for the row with the phases of a thread, with the thread's number."""
+    """Return the label of a row; the label of a row with a thread's phases contains the thread's number."""
     kind = KINDS[key.kind]
     return f"thread {key.lane}, phase" if kind == "phase" else f"scope {key.depth + 1}" if kind == "scope" else kind

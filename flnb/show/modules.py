@@ -19,7 +19,7 @@ def module_html(module: Module) -> str:
 
 
 def _tree(name: str, module: Module, opened: bool) -> str:
-    """Return HTML for a module and, inside an element that can be opened, all that it contains."""
+    """Return HTML for a module, with all that the module contains inside an element that can be opened."""
     label = f"<span style='{CODE}'>{html_text(name)}</span> " if name else ""
     size = sum(item.nbytes for item in module.parameters())
     count = module._summary() + (f", {quantity.size(size)}" if size else "")

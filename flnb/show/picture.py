@@ -80,7 +80,7 @@ def images_of(values: Array) -> list[Array]:
 def heat_map(values: Array) -> Array | None:
     """Return a matrix as RGB pixels, blue for negative and red for positive values; grey levels if none is negative.
 
-    None is returned for other shapes, complex numbers, and fewer than 8 rows or columns.
+    The result is None for arrays that are not matrices, for complex numbers, and for fewer than 8 rows or columns.
     """
     if values.ndim != 2 or min(values.shape) < LEAST or values.dtype.kind == "c":
         return None

@@ -145,7 +145,7 @@ def _number(name: str, value: str, space: str, unit: str) -> str:
 
 
 def _map(report: Postmortem) -> str:
-    """Return HTML that draws to scale the segment that came closest to serving the request, and below, the request."""
+    """Return HTML that draws, to scale, the segment that came closest to serving the request, above the request."""
     closest = report.closest
     if closest is None:
         return ""
@@ -227,7 +227,7 @@ def _remedies(found: Remedies) -> str:
 
 
 def _remedy(row: Remedy, capacity: int) -> list[str]:
-    """Return the cells of a remedy: its code, the peak with it as a bar, its cost, the result, and buttons."""
+    """Return the cells of a remedy: its code, the predicted peak with a bar, its cost, the result, and buttons."""
     share = min(100.0, 100 * row.peak / capacity) if row.fits else 100.0
     peak = report_text.peak(row.fits, row.peak, capacity)
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"

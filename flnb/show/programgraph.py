@@ -138,7 +138,7 @@ class _Drawing:
         return f"{value.op.name}({', '.join(n or '·' for n in numbers)})" if any(numbers) else value.op.name
 
     def _edge(self, graph: Any, x: Value, launch: Launch, to: str) -> None:
-        """Draw the edge from a value to the node of the launch that reads it; constants have none."""
+        """Draw the edge from a value to the node of the launch that reads it; a constant has no edge."""
         if not _number(x):
             graph.edge(self._source(graph, x, f"_{launch.number}"), to)
 

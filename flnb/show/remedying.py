@@ -11,7 +11,7 @@ USE, LEAN = "flnb.use_memory_manager(", "flnb.memory.lean("
 
 
 class Action(NamedTuple):
-    """The code of a notebook cell; ``runs`` says whether all names in it are defined, so that it runs unchanged."""
+    """The code of a notebook cell; ``runs`` says whether it runs unchanged, because all its names are defined."""
 
     code: str
     runs: bool

@@ -89,7 +89,8 @@ def _row(op: str, trials: list[Trial], backend: TensorBackend) -> Result:
 def _trial(sample: Sample, backend: TensorBackend, dtype: np.dtype[Any], tolerance: float) -> Trial:
     """Run a sample on NumPy and on a backend, with its float64 inputs cast to ``dtype``, and compare the results.
 
-    ``tolerance`` is the allowed error, relative to the largest value, if that is above 1.
+    The allowed error is ``tolerance`` times the largest absolute value of the result, or ``tolerance`` if no value
+    exceeds 1.
     """
     inputs = [a.astype(dtype) if a.dtype == np.float64 else a for a in sample.inputs]
     expected, reference = _run(sample, "numpy", inputs)

@@ -26,8 +26,8 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 def check_communicator(wrap: Wrap | None = None, ranks: tuple[int, ...] = (1, 2, 3, 4)) -> Report:
     """Test a communicator: every operation, reduction and dtype, with empty, single and odd numbers of elements.
 
-    In a program that runs under mpiexec, call this function on every rank: it tests with these ranks. In a single
-    process it starts ranks that are threads.
+    In a program that runs under mpiexec, call this function on every rank: the checks run on the ranks of the program.
+    In a single process, they run on ranks that are threads.
 
     Args:
         wrap: a class or function that is called without arguments on each rank and returns the communicator to test,
@@ -35,7 +35,7 @@ def check_communicator(wrap: Wrap | None = None, ranks: tuple[int, ...] = (1, 2,
         ranks: the numbers of threads to test with, one after another; unused under mpiexec.
 
     Returns:
-        A report, which is true if all results are those of NumPy. If ranks are threads, it is the report of rank 0.
+        A report, which is true if all results equal those of NumPy. If ranks are threads, it is the report of rank 0.
 
     >>> import flnb
     >>> bool(flnb.testing.check_communicator(ranks=(1, 2)))
@@ -96,7 +96,7 @@ def _few(array: Any) -> str:
 
 
 def _data(rank: int, count: int, dtype: Any) -> Any:
-    """Return a rank's input: small whole numbers, so that sums are exact in every dtype."""
+    """Return the ``count`` elements of a rank's input: small whole numbers, so that sums are exact in every dtype."""
     return ((np.arange(count) * 7 + rank * 3) % 11).astype(dtype)
 
 

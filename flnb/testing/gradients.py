@@ -34,7 +34,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
 
     Args:
         function: a function that takes tensors and returns one.
-        inputs: arrays; those of float64 are differentiated, as finite differences need that precision.
+        inputs: arrays; only float64 arrays are differentiated, as finite differences need that precision.
         order: 1 for first derivatives only, 2 for second derivatives too.
         tolerance: allowed relative error of the projected gradients.
 
@@ -91,7 +91,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
 
 
 def _refuse_narrow(function: Any, arrays: list[Array]) -> None:
-    """Raise TypeError if inputs of a floating-point dtype other than float64 would be differentiated."""
+    """Raise TypeError if the function has a gradient, but none of its floating-point inputs is float64."""
     narrow = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
     if narrow and _projected(function, arrays, narrow, np.ones(()))[1].requires_grad:
         raise TypeError(

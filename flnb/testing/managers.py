@@ -94,7 +94,7 @@ class Adjoining(SimulatedDevice):
     """A simulated device whose segments adjoin, to detect managers that merge blocks of two segments."""
 
     def _range(self, nbytes: int, room: int) -> Segment:
-        """Return a segment that begins where the one before ends; ``nbytes`` of its ``room`` addresses are usable."""
+        """Return a segment that begins where the last segment ends; ``nbytes`` of its ``room`` addresses are usable."""
         address = self._next
         self._next += room
         return Segment(address, nbytes, room, self)
@@ -120,7 +120,8 @@ def _serves(manager: MemoryManager, nbytes: int) -> bool:
 class Call(NamedTuple):
     """One call in a trial: an ``alloc`` of ``amount`` bytes, or another method, called with a live block.
 
-    In the list of n live blocks, sorted by age, the block is the one ``amount`` (modulo n) places before the last.
+    The block is found in the list of the n live blocks, sorted by age: it is ``amount`` (modulo n) places before the
+    last.
     """
 
     what: str
@@ -354,7 +355,7 @@ PAGES = (64, 512, 4096, 1 << 20, 2 << 20, 20 << 20)
 
 
 def _random_calls(draw: random.Random, length: int, biggest: int) -> list[Call]:
-    """Draw a random sequence of ``length`` calls; requests are at most half of ``biggest`` (bytes): several fit."""
+    """Draw a random sequence of ``length`` calls; requests are at most ``biggest`` / 2 bytes, so that several fit."""
     calls = []
     weights = {"alloc": 10, "free": 8, "user_lock": 1, "user_unlock": 1, "release_cached": 0.5}
     for what in draw.choices(tuple(weights), tuple(weights.values()), k=length):

@@ -21,7 +21,7 @@ class Sample:
     Attributes:
         op: the op's name in the op table.
         function: a function that takes tensors and calls the op, possibly together with other ops.
-        inputs: the function's arguments as NumPy arrays; gradients are checked with respect to those of float64.
+        inputs: the function's arguments as NumPy arrays; gradients are checked with respect to the float64 arrays.
         note: what is special about the call, such as "strided".
     """
 

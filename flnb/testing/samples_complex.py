@@ -30,7 +30,7 @@ def _gram(z: Any) -> Any:
 
 
 def _eigh(z: Any) -> Any:
-    """Return ``v @ diag(exp(w)) @ v^H`` with eigenvalues w and eigenvectors v of ``z @ z^H``; their phases cancel."""
+    """Return ``v @ diag(exp(w)) @ v^H`` with eigenvalues w and eigenvectors v of ``z @ z^H``; phases of v cancel."""
     w, v = linalg.eigh(_gram(z))
     return ops.matmul(ops.multiply(v, ops.expand_dims(ops.exp(w), axis=-2)), ops.conj(v).mT)
 

@@ -38,7 +38,7 @@ def _signed(vectors: Any) -> Any:
 
 
 def completing(vectors: Any, count: int) -> Any:
-    """Return the matrix that projects onto all columns after the first ``count``; it does not depend on their basis."""
+    """Return the matrix of the projection onto the space of all columns after the first ``count``."""
     others = vectors[..., count:]
     return ops.matmul(others, ops.conj(others).mT)
 

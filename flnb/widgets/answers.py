@@ -52,7 +52,7 @@ class RunAnswers:
             yield (comparison_of(*self.runs),)
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a message about the second recording if its "side" is 1, else about the first."""
+        """Return the answer to a message about recording number ``message["side"]``: 0 (the default) or 1."""
         side = 1 if message.get("side") == 1 and len(self.frames) > 1 else 0
         found = self.frames[side].answer(message)
         return None if found is None else found | {"side": side}

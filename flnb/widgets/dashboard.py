@@ -87,7 +87,7 @@ class Follower:
         self.changed(self.live)
 
     def _ended(self, run: Recording) -> None:
-        """Complete the data of a recording that has just ended, if it is the one that is shown."""
+        """Complete the data of a recording that has just ended, if the dashboard shows it."""
         if run is self._followed:
             self._followed = None
             self.live.finish()
@@ -115,7 +115,7 @@ def dashboard(height: int = 680, follow: str | None = None) -> Dashboard:
 
     Args:
         height: the height in CSS pixels, 200 or more.
-        follow: show only recordings of this name, so that others do not replace them.
+        follow: show only recordings of this name, so that recordings of other names do not replace them.
 
     Raises:
         ImportError: the extra "lab" is not installed.

@@ -57,7 +57,7 @@ def view_svg(run: Recording, view: str) -> str:
     """Return an SVG document with what a view shows of a recording.
 
     Raises:
-        ValueError: there is no such figure, or the recording has nothing for it.
+        ValueError: the view has no figure, or the recording has no events for the view.
     """
     if view in ("timeline", "collectives"):
         plot = tool("flnb.plot", view)
@@ -83,7 +83,7 @@ _PICTURES: dict[str, Callable[[Recording], Iterable[str]]] = {
 def _written(run: Recording, ending: str, beside: Recording | None) -> bytes:
     """Return the content of a file of a recording, in the format for which the file name's ``ending`` stands.
 
-    ``beside`` is a recording that an HTML page shows beside the other one; None for one recording alone.
+    ``beside`` is a recording that an HTML page shows beside ``run``; None if the page shows ``run`` alone.
 
     Raises:
         ValueError: the file is larger than `LARGEST`.

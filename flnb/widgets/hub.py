@@ -41,7 +41,7 @@ class Source(Protocol):
     """The number of events so far; while it does not change there is nothing new to send."""
 
     def refresh(self) -> None:
-        """Receive the events emitted until now, if that takes no longer than a small part of a frame's interval."""
+        """Receive the events emitted until now, if this takes only a small part of the time between two frames."""
 
     def look(self, tab: str) -> None:
         """Receive the name of the tab that a browser shows."""

@@ -39,8 +39,8 @@ STATIC = Path(__file__).parent / "static"
 def code(name: str) -> str:
     """Return the JavaScript of a kind of widget.
 
-    If AnyWidget gets the file's path instead, it refers to every widget, and so to the recording, even after the widget
-    was closed.
+    AnyWidget also accepts the file's path, but then it would refer to every widget, and so to the recording, even after
+    the widget was closed.
     """
     return (STATIC / f"{name}.js").read_text(encoding="utf-8")
 

@@ -58,7 +58,7 @@ def save(path: str | os.PathLike[str], *runs: Any) -> None:
 
 
 def served(answers: RunAnswers) -> str:
-    """Return a page that requests its data from the server: it posts each message to its own address."""
+    """Return a page that requests its data from the server, by posting each message to the address of the page."""
     return "".join(chain(_head(answers, f"{_POLICY}; connect-src 'self'"), _foot(answers)))
 
 

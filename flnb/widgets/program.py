@@ -30,9 +30,9 @@ HEIGHT = 680
 def program(f: Any, run: Any = None, height: int = HEIGHT) -> ProgramWidget:
     """Return a widget that shows a function compiled by `flnb.jit`: graph rewrites, kernels and memory plan.
 
-    A click on a step in the list on the left shows the recorded ops, those that rewriting replaced, the kernels into
-    which the others were fused, or where each value is stored. The same widget is shown for the function alone on a
-    cell's last line.
+    A click on a step in the list on the left shows the recorded ops, the ops that rewriting replaced, the kernels into
+    which the remaining ops were fused, or where each value is stored. The same widget is shown for the function alone
+    on a cell's last line.
 
     Args:
         f: a function of `flnb.jit`, or one of its programs.

@@ -130,9 +130,9 @@ class Proposals:
 def choices(run: Recording, plan: Fit) -> list[dict[str, Any]]:
     """List what a proposal does with each module's saved tensors: "recompute", "offload" or "keep", as dictionaries.
 
-    Modules that recompute or offload come first, then the largest of those that keep their tensors. In each dictionary
-    ``bytes`` is the size of the module's blocks at the recorded peak, and ``seconds`` the time that recomputing or
-    moving them takes.
+    Modules that recompute or offload come first, then the largest of the modules that keep their tensors. In each
+    dictionary ``bytes`` is the size of the module's blocks at the recorded peak, and ``seconds`` the time that
+    recomputing or moving them takes.
     """
     held, time = _held(run), _forward_seconds(run)
 

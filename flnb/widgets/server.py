@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "flnb", ""
 
     def _refused(self) -> bool:
-        """Reject a request without the token, or made for another host name (DNS rebinding); returns True if so."""
+        """Reject a request that lacks the token or names another host (DNS rebinding); returns True if rejected."""
         path = self.path.encode("utf-8", "replace")
         known = secrets.compare_digest(path, f"/{self.server.token}/".encode())
         if known and self.headers.get("Host") == self.server.host:

@@ -46,8 +46,8 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
         trace: the trace that is replayed.
         controls: the ipywidgets control of each setting, by name.
         settings: the settings that are drawn, without those equal to the constructor's defaults.
-        current, default, best: the `Outcome` of these settings, of the default settings, and the one with the fewest
-            reserved bytes so far; each is None until its replay has ended.
+        current, default, best: the `Outcome` of the settings that are drawn, of the default settings, and of the
+            settings with the fewest reserved bytes so far; each is None until its replay has ended.
         error: why the class rejected the newest settings; "" if it accepted them.
         line: code that activates the manager with the settings that are drawn.
         figure: the plotly FigureWidget.
@@ -130,7 +130,7 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
             self._newest.ask({name: value for name, value in read.items() if self._is_passed(name, value)})
 
     def _is_passed(self, name: str, value: Any) -> bool:
-        """Return whether a setting must be passed to the constructor: it is required, or ``value`` is no default."""
+        """Return whether the constructor must get a setting: it is required, or ``value`` is not the default."""
         one = self.tunables[name]
         return one.required or bool(value != one.default)
 
@@ -182,7 +182,7 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
         return f", {100 * change:+.1f} % against the default"
 
     def table(self) -> Replay:
-        """Return a table of the outcomes with default, current and best settings, as `flnb.memory.replay` does."""
+        """Return the outcomes with default, current and best settings as a table, like that of `flnb.memory.replay`."""
         rows = {id(row): row for row in (self.default, self.current, self.best) if row is not None}
         return Replay(self.trace, tuple(rows.values()), self.packing)
 
@@ -191,7 +191,7 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
 
 
 def _control(one: Tunable) -> Any:
-    """Return a control for one setting: a slider for ordered values, a menu for others, a text field for any value."""
+    """Return a control for a setting: a slider for values in order, a menu for other values, else a text field."""
     about: dict[str, Any] = {
         "description": one.name,
         "style": {"description_width": "110px"},

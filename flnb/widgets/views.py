@@ -77,7 +77,7 @@ class _SingleView(_View):
         super().close()
 
     def _static(self) -> str:
-        """Return a picture of this view as HTML; if the recording has nothing for it, one of the whole dashboard."""
+        """Return a picture of this view as HTML; of the whole dashboard if the recording has nothing for the view."""
         run = self._run
         if run is None or run.state == "recording":
             return fallback(run)

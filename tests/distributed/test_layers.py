@@ -148,7 +148,7 @@ def test_divided_layers_begin_alike_and_are_not_made_equal() -> None:
         up = distributed.ColumnLinear(3, 4)
         with pytest.raises(ValueError, match="5 outputs cannot be divided among 2 ranks"):
             distributed.ColumnLinear(3, 5)
-        with pytest.raises(TypeError, match=r"DataParallel: 0, ColumnLinear, has other parameters on each rank"):
+        with pytest.raises(TypeError, match=r"DataParallel: 0, ColumnLinear, has different parameters on each rank"):
             distributed.DataParallel(nn.Sequential(up, nn.Tanh()))
         return distributed.all_gather(up.weight.detach()).numpy().copy()
 

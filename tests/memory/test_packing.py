@@ -157,7 +157,7 @@ def test_the_search_tells_what_does_not_fit_from_what_it_did_not_find_in_time() 
     found = search(problem, height, 60)
     assert found is not None
     assert (found + problem.nbytes).max() == height
-    with pytest.raises(TimeoutError, match=f"no packing into {height - 1} was found or excluded"):
+    with pytest.raises(TimeoutError, match=f"no packing of height {height - 1} found or ruled out"):
         search(problem, height - 1, -1)
 
 

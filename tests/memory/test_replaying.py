@@ -113,7 +113,7 @@ def test_a_manager_that_needs_a_capacity_does_not_abort_the_others() -> None:
     found = flnb.memory.replay(trace, ["reserved", "native"])
     assert [row.manager for row in found.rows] == ["native"]
     (why,) = found.unmade
-    assert "'reserved' cannot be created for this device" in why
+    assert "'reserved' cannot be created for the simulated device" in why
     assert "a share of a capacity, but the device 'simulated' has none" in why
     for shown in (repr(found).replace("\n", " "), found._repr_html_()):
         assert "give bytes such as reserve=" in shown

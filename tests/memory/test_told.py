@@ -39,7 +39,7 @@ def test_constructors_that_hide_their_names_are_told_apart() -> None:
     assert hidden.told == {"argument 2": "64MiB", "recycling_limit": "1GiB"}
     assert Hidden(device).told == {}
     with pytest.raises(
-        TypeError, match=r"cannot be created for another device: .*unexpected keyword argument 'argument 2'"
+        TypeError, match=r"cannot be created for the simulated device: .*unexpected keyword argument 'argument 2'"
     ):
         flnb.memory.replay(Trace.of_calls([1], [8]), [hidden])
     with pytest.raises(TypeError, match="descriptor '__init__' requires a 'dict' object"):

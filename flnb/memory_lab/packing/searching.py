@@ -70,7 +70,7 @@ def search(problem: Problem, capacity: int, seconds: float) -> Ints | None:
                 return attempt.offsets_found(nodes)
             except _Spent:
                 if monotonic() > deadline:
-                    raise TimeoutError(f"no packing into {capacity} was found or excluded in {seconds} s") from None
+                    raise TimeoutError(f"no packing of height {capacity} found or ruled out in {seconds} s") from None
         nodes *= 2
 
 
@@ -84,7 +84,7 @@ class _State(NamedTuple):
     Attributes:
         low: for each block the lowest offset that it can have, `PLACED` for placed ones; one more entry for "no block".
         floor: for each section the lowest offset that any of its open blocks can have.
-        ways: for each section the number of open blocks that can be at that offset.
+        ways: for each section the number of its open blocks that can be at the offset ``floor``.
         need: for each section the sum of the bytes of its open blocks.
         crossing: for each section the number of open blocks that live both in it and in the section before.
     """
@@ -101,8 +101,8 @@ class _Search:
 
     Args:
         order: the keys by which blocks are ordered, as letters of `ATTEMPTS`.
-        block_first: whether the section to decide next is one in which the first block that can be at the lowest
-            offset lives. If false, it may be any section whose lowest free offset is the lowest of all.
+        block_first: which sections, of those with the lowest free offset, may be decided next. If true, those in which
+            the first block that can be at this offset lives; if false, all of them.
     """
 
     def __init__(self, problem: Problem, capacity: int, deadline: float, order: str, block_first: bool) -> None:
@@ -220,7 +220,7 @@ class _Search:
 
 
 def _key(problem: Problem, letter: str) -> Ints:
-    """Return the sort key of each block that a letter of `ATTEMPTS` denotes."""
+    """Return the key of each block by which a letter of `ATTEMPTS` sorts the blocks."""
     lifetime = problem.end - problem.begin
     if letter == "W":
         return lifetime

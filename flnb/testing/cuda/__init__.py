@@ -34,7 +34,7 @@ class Traffic(NamedTuple):
     Attributes:
         requests: the number of loads and stores of device memory; one that all threads of a warp execute counts once.
         sectors: the number of 32-byte sectors that the requests touch; 4 for a request of contiguous float32 numbers.
-        shared_requests: the number of loads and stores of shared memory, counted likewise.
+        shared_requests: the number of loads and stores of shared memory, counted in the same way.
         conflicts: the number of extra passes of shared requests, needed where threads read different words of one bank.
     """
 
@@ -134,7 +134,7 @@ class EmulatedDevice:
         return [self._library.flnb_device_report(i).decode() for i in range(count)]
 
     def count(self, what: str) -> int:
-        """Return the calls of the API function ``what`` since `begin`, or a sum such as "bytes to the device"."""
+        """Return the number of calls of the function ``what`` since `begin`, or a sum such as "bytes to the device"."""
         return int(self._library.flnb_device_count(what.encode()))
 
     def traffic(self, kernel: str) -> Traffic:

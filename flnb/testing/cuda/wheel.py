@@ -182,7 +182,7 @@ def install_cupy() -> ModuleType:
     """Make CuPy use the emulated device in this process, and return the module ``cupy``.
 
     Raises:
-        RuntimeError: CuPy is imported already, or a package that this needs is not installed.
+        RuntimeError: CuPy is imported already, or a package that the emulated device needs is not installed.
     """
     if "cupy" in sys.modules:
         raise RuntimeError("CuPy is imported already; create the emulated device before anything imports CuPy")
