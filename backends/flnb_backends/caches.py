@@ -12,6 +12,9 @@ CACHES = ("native", "cuda")
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder named ``name`` of `CACHES`: in $FLNB_CACHE if that is set, else in the user's cache folder."""
+    """Return the path of the folder ``name``, one of `CACHES`.
+
+    The folder is in $FLNB_CACHE if that is set, else in the folder "flnb" of the user's cache folder.
+    """
     base = os.environ.get("FLNB_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "flnb")
     return Path(base, name)

@@ -55,7 +55,7 @@ class Place:
         self.walked = False
 
     def new_lane(self, lanes: Lanes) -> Lane:
-        """Store and return the thread's buffer of a new session, for scopes, which need not look for it again."""
+        """Store and return the thread's event buffer of a new session, so that scopes need not look it up each time."""
         self.lane, self.lanes = lanes.lane, lanes
         return self.lane
 
@@ -108,7 +108,7 @@ _steps: ContextVar[Steps] = ContextVar("flnb_steps", default=Steps())  # noqa: B
 
 
 def own_steps() -> holding[Steps]:
-    """Context manager: in the block, the calling thread has its own counter of steps, from 0; for ranks in threads."""
+    """Context manager: in the block, the calling thread, which may be a rank, has its own counter of steps, from 0."""
     return holding(_steps, Steps())
 
 

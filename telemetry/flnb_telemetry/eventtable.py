@@ -14,7 +14,7 @@ __all__ = ["EventTable"]
 
 
 class EventTable:
-    """The columns of a recording's events until one time, by kind; each kind is computed once.
+    """The events of a recording up to a certain time, as columns by kind; each kind is computed once.
 
     Analyses refer to this table instead of the recording, because a reference cycle would delay freeing the records.
     """

@@ -41,7 +41,7 @@ def excerpt(
 def _near(batches: schema.Batches, t0: int, t1: int) -> schema.Batches:
     """Return the batches that may have events between two times (ns), and each thread's last batch before them.
 
-    The last event of such an earlier batch may extend into the time.
+    The last event of such an earlier batch may have begun before `t0` and ended after it.
     """
     found, before = [], {}
     for batch in batches:

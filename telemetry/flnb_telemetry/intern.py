@@ -89,7 +89,7 @@ class Frame(NamedTuple):
 
 
 class Table(Generic[T]):
-    """A table that only grows: `id_of(value)` returns equal numbers for equal values, `items[number]` the item.
+    """A table that only grows: `id_of(value)` returns the number of a value, `items[number]` is its item.
 
     Args:
         items: the first items, numbered from 0; of equal items, `id_of` returns the number of the first.

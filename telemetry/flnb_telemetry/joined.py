@@ -44,7 +44,7 @@ class RankSource:
     """Sends messages about this rank's events to a `JoinedLive` in another process.
 
     Args:
-        send: a function that gets each message; it is called on a thread of its own.
+        send: a function that is called with each message, on a separate thread.
         name: the name of the run on the dashboard.
         frames: whether messages contain frames of this rank's dashboard view; only one chosen rank sends them.
 

@@ -153,7 +153,7 @@ class Session:
         self._asked.put(work)
 
     def _drain(self, everything: bool = True) -> None:
-        """Empty all buffers into the sinks; if not `everything`, only half-full buffers and those of ended threads."""
+        """Empty all buffers into the sinks; if not `everything`, only those that are half full or of ended threads."""
         began = thread_time_ns()
         for lane in list(self.lanes):
             ended = not lane.thread.is_alive()  # read first: then the drain below sees the thread's last record

@@ -29,7 +29,7 @@ def norm(value: float) -> str:
 
 
 def _in(units: Mapping[str, float], value: float) -> str:
-    """Format a number in the first of the units in which it is below 1000, or in the last; `units` has their sizes."""
+    """Format a number in the first unit in which it is below 1000, else in the last; `units` has the units' sizes."""
     if not math.isfinite(value):
         return UNKNOWN
     unit = next((unit for unit, scale in units.items() if abs(value) < 999.5 * scale), list(units)[-1])

@@ -234,7 +234,7 @@ class Recording(Exports, Run):
         return self.tables
 
     def _cached(self, key: str, make: Callable[[EventTable], Any]) -> Any:
-        """Return `make(table)` of the events until now, computed once as long as no new events arrive."""
+        """Return `make(table)` for the events until now; the result is cached under `key` until new events arrive."""
         table = self._now()
         made = self._analyses.get(key)
         if made is None or made[0] is not table:  # another thread may store one of an earlier table at any time

@@ -31,7 +31,7 @@ class Tally:
     Args:
         most: the largest number of names. If there are more, those with the least total time are added up, until half
             as many are left; None for no limit.
-        others: the name (string id) for the sum of these.
+        others: the name (string id) under which they are added up.
     """
 
     def __init__(self, most: int | None = None, others: int = 0) -> None:

@@ -33,8 +33,8 @@ FRAME = {"name": "f", "filename": "a.py", "line": 1}
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (3, "it holds 3, expected a dict with segments and device_traces"),
-        ({"weights": 1}, "it holds a dict with 'weights', expected"),
+        (3, "the file holds 3, expected a dict with segments and device_traces"),
+        ({"weights": 1}, "the file holds a dict with 'weights', expected"),
         ({"segments": {}, "device_traces": []}, "segments is a dict of 0, expected a list"),
         ({"segments": [], "device_traces": [3]}, r"device_traces\[0\] is 3, expected a list of events"),
         ({"segments": [], "device_traces": [[3]]}, r"device_traces\[0\] holds 3, expected events"),
@@ -66,7 +66,7 @@ FRAME = {"name": "f", "filename": "a.py", "line": 1}
         ({"segments": [SEGMENT | {"address": 2**63}]}, "a segment has address 9223372036854775808, expected"),
         ({"segments": [SEGMENT] * 2}, "two segments have the same list of blocks"),
         ({"segments": [SEGMENT | {"blocks": [LIVE | {"history": [3]}]}]}, "a block has history a list of 1, expected"),
-        ({"device_traces": [CUT_UP]}, "its segments overlap in thousands of pieces"),
+        ({"device_traces": [CUT_UP]}, "segments overlap in thousands of pieces"),
     ],
 )
 def test_what_is_no_snapshot_is_told(tmp_path: Path, value: Any, says: str) -> None:

@@ -56,7 +56,7 @@ def test_arrays_are_exchanged() -> None:
     segment.run()
     assert (y == 2).all()
     assert (z == 4).all()
-    with pytest.raises(IndexError, match="got call 2 of 2, expected 0 to 1"):
+    with pytest.raises(IndexError, match="got call number 2, expected 0 to 1"):
         segment.place(2, 0)
     with pytest.raises(IndexError, match="got array number 2 of call 0, expected 0 to 1"):
         segment.place(0, 2)

@@ -228,17 +228,17 @@ def test_kernels_and_copies_of_gpus_are_read(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "damaged or no flnb run"),
-        ("{", "it ends in the middle: it was cut off, or is still being written"),
-        ("{}", "it is a dict of 0, expected traceEvents among its keys"),
-        ('{"a": 1}', "it is a dict with 'a', expected traceEvents among its keys"),
+        ("{", "the file ends in the middle: it was cut off, or is still being written"),
+        ("{}", "the file is a dict of 0, expected traceEvents among its keys"),
+        ('{"a": 1}', "the file is a dict with 'a', expected traceEvents among its keys"),
         ('{"traceEvents": 3}', "traceEvents begins with '3', expected one list of events"),
         ('{"traceEvents": [], "traceEvents": []}', "expected one list of events"),
-        ("[]", "it has no ops, annotations or memory events"),
+        ("[]", "the file has no ops, annotations or memory events"),
         ("[1]", "event 0 is 1, expected an object with a string as ph"),
-        ('[{"ph": "M"} {', r"it has '{.*', expected ','"),
-        ('[{"ph": X, "name": "something that is long"}]', r"it is not JSON at 'X, "),
-        ('{"traceEvents": []} more', "after its end it has .*more.*, expected nothing"),
-        ("[" * 100_000, "a value is nested too deeply|it ends in the middle"),
+        ('[{"ph": "M"} {', r"the file has '{.*', expected ','"),
+        ('[{"ph": X, "name": "something that is long"}]', r"the file is no JSON at 'X, "),
+        ('{"traceEvents": []} more', "the trace is followed by .*more.*, expected nothing"),
+        ("[" * 100_000, "a value is nested too deeply|the file ends in the middle"),
         ("[" + "9" * 5000 + "]", "integer string conversion"),
         (json.dumps([event(ts="1")]), "ts is '1', expected µs, a number below 1e"),
         (json.dumps([event(ts=1e300)]), r"ts is 1e\+300, expected µs"),
@@ -268,13 +268,13 @@ def test_a_trace_that_is_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
     for size in (2, 10, 11, 500, len(whole) - 9, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(
-            RunFileError, match=r"is not a readable trace: (its compressed data is damaged|it ends in the)"
+            RunFileError, match=r"is not a readable trace: (the file's compressed data is damaged|the file ends in the)"
         ):
             load_run(path)
     path, text = tmp_path / "cut.json", gzip.decompress(whole)
     for size in random.Random(0).sample(range(2, len(text) - 3), 12):
         path.write_bytes(text[:size])
-        with pytest.raises(RunFileError, match="it ends in the middle"):
+        with pytest.raises(RunFileError, match="the file ends in the middle"):
             load_run(path)
 
 
@@ -306,7 +306,7 @@ def test_long_values_and_many_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         load_run(tmp_path / "long.json")
     monkeypatch.setattr(kineto, "MOST_EVENTS", 5)
     (tmp_path / "many.json").write_text(json.dumps([event()] * 6))
-    with pytest.raises(RunFileError, match="it has more than 5 events; record fewer steps"):
+    with pytest.raises(RunFileError, match="the file has more than 5 events; record fewer steps"):
         load_run(tmp_path / "many.json")
 
 

@@ -78,12 +78,12 @@ def test_nothing_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pr
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "it is empty"),
+        (b"", "the file is empty"),
         (b"PK\x03\x04", "begins with b'PK', not as a pickle"),
         (b"\x80\x09N.", "not as a pickle of protocol 2 to 5"),
-        (b"\x80\x04", "it ends after 2 bytes, in the middle of a value"),
-        (b"\x80\x04}(", "it ends after 4 bytes, in the middle"),
-        (b"\x80\x04X\xff\xff\xff\x7fab", "it ends after 9 bytes, in the middle"),
+        (b"\x80\x04", "the file ends after 2 bytes, in the middle of a value"),
+        (b"\x80\x04}(", "the file ends after 4 bytes, in the middle"),
+        (b"\x80\x04X\xff\xff\xff\x7fab", "the file ends after 9 bytes, in the middle"),
         (b"\x80\x04h\x05.", "byte 2 uses stored value number 5, which is missing"),
         (b"\x80\x04Nr\xff\xff\xff\x7fj\xff\xff\xff\x7e.", "uses stored value number 2130706431, which"),
         (b"\x80\x04Nq\x00Nq\x00.", "stores a second value under number 0"),

@@ -39,7 +39,7 @@ class Topology:
         bandwidth: bytes per second in each direction of a rank's link.
         algorithm: ``"ring"``, ``"tree"`` (binomial), or ``"halving"`` (recursive halving and doubling).
         overhead: seconds that every call takes in addition to its messages.
-        reduction: the bytes of received data that a rank adds to its own per second; by default this takes no time.
+        reduction: bytes per second at which a rank adds received data to its own; infinite by default.
         per_host: the number of ranks of each host. If it is more than one, the ranks of a host exchange data over the
             links ``host``, and the hosts exchange data over the links described here.
         host: a `Topology` of the links within a host, if ``per_host`` is more than one.
@@ -65,7 +65,7 @@ class Topology:
         if self.algorithm not in ALGORITHMS:
             raise ValueError(f"Topology: got algorithm {self.algorithm!r}, expected one of {', '.join(ALGORITHMS)}")
         if self.per_host > 1 and self.host is None:
-            raise ValueError(f"Topology: got per_host={self.per_host} without host; give the links within a host")
+            raise ValueError(f"Topology: got per_host={self.per_host} without host; pass a Topology of a host's links")
         if not self.latency >= 0:
             raise ValueError(f"Topology: got latency={self.latency}, expected seconds, 0 or more")
         for name, value in (("bandwidth", self.bandwidth), ("reduction", self.reduction)):

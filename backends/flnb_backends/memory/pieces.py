@@ -113,8 +113,8 @@ class Fitting(Cached):
     def take(self, pool: Pool, size: int) -> Piece:
         """Return a piece of at least ``size`` bytes, which is no longer free.
 
-        It is the smallest one that is large enough among the pool's free pieces, or a piece of a new segment. Unless
-        the rest is too small, it is split off and stays free.
+        It is the smallest of the pool's free pieces that are large enough or, if none is, a piece of a new segment.
+        What the request does not need is split off and stays free, unless it is too small.
         """
         listed, piece = pool.listed, pool.loose
         index = bisect_left(listed, (size,))
@@ -260,7 +260,7 @@ def _linked(left: Piece | None, right: Piece | None) -> Piece | None:
 
 
 class Growing(Fitting):
-    """Best fit in one segment for each pool, which grows at its end by multiples of `step` bytes.
+    """Best fit in one segment for each pool; the segment grows at its end by multiples of `step` bytes.
 
     If the device cannot enlarge a segment, another one is reserved. Free memory at a segment's end is released to the
     device when memory is short, or by `release_cached`.
@@ -329,7 +329,7 @@ class Growing(Fitting):
         super()._give_back(piece)
 
     def _trim(self, end: Piece) -> None:
-        """Release the free memory at a segment's end to the device, in multiples of the device's granularity."""
+        """Release the free memory before a segment's last piece, ``end``, in multiples of the device's granularity."""
         last, segment = end.left, end.segment
         if last is None or last.left is None or not last.free:
             return

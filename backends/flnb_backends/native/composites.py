@@ -49,7 +49,8 @@ class Composite(NamedTuple):
         function: the compiled function (`AnySize`); it takes pointers to the inputs that it reads, to the results and
             to scratch memory, and the numbers of rows and columns.
         pointer: returns the pointer to a C-contiguous array's elements; raises ValueError for another array.
-        inputs: the shape and dtype of each input when the first one is a `MATRIX`; None if the function ignores it.
+        inputs: the shape and dtype of each input when the first one is a `MATRIX`; None for an input that the function
+            ignores.
         numbers: whether the function takes the numbers of the columns, int64, after the inputs.
         results: for each result its shape when the input is a `MATRIX`. If the result equals an earlier one, the
             position of the earlier one replaces the shape. None stands for a gradient that does not exist.
@@ -93,7 +94,7 @@ class _Lowering:
         self.numbers = -1
 
     def loads(self, x: Traced | None) -> Laid | None:
-        """Add a step that loads an input's elements; returns its shape and dtype, None if there is no input."""
+        """Add a step that loads the elements of the input x; return x's shape and dtype, or None if x is None."""
         if x is None:
             return None
         self.known[id(x)] = self.load(x._spec.dtype.char, x._spec.shape)
@@ -147,7 +148,7 @@ class _Lowering:
         self.known[id(result)] = self.step(Step(name, tuple(inputs), dtype, over))
 
     def sum_of_products(self) -> int:
-        """Multiply a sum over the outer space by a factor, where these are the last two steps of the nest.
+        """Replace the nest's last two steps, a sum over the outer space and its factor, by one sum of products.
 
         Instead of the sum, each of its terms is multiplied: sum(x) * factor becomes sum(x * factor). Return the number
         of the new sum's step.
@@ -183,12 +184,12 @@ class _Lowering:
 def lowered(
     name: str, inputs: tuple[Laid, ...], attributes: tuple[Any, ...], pulls: bool, across: bool = False
 ) -> tuple[Nest, list[Laid | None], bool, list[Shape | int | None]]:
-    """Return the nest of a composite for matrices of any size, and the attributes of `Composite` about its arrays.
+    """Return the nest of a composite for matrices of any size, and `Composite`'s ``inputs``, ``numbers``, ``results``.
 
     Args:
         name: the composite's name.
         inputs: the shape and dtype of each input; the first is a `MATRIX`.
-        attributes: the composite's attributes, as for a matrix.
+        attributes: the composite's attributes for an input that is a matrix.
         pulls: whether to return the nest of the composite's gradient. Its inputs are the cotangent, the composite's
             inputs, the values that the composite saves, and its result.
         across: whether the composite reads sums (or other reductions) of columns, as batch norm does, instead of rows.

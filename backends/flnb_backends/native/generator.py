@@ -43,8 +43,8 @@ class Generator(ABC):
 
     Attributes:
         scratch: the bytes of a part of the scratch memory.
-        divided: the number, among outer and then inner loops, of the loop that may be divided among several calls, in
-            any order; -1 if there is none, and each call computes the whole nest.
+        divided: the number of the loop that may be divided among several calls, which may run in any order; inner loops
+            are numbered after outer loops. It is -1 if there is none; then each call computes the whole nest.
     """
 
     hoists: ClassVar[bool] = False

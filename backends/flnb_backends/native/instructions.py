@@ -71,7 +71,7 @@ class Code:
         """Return the LLVM module that contains the function and ``others``, as text.
 
         ``result`` is the name of the register or the constant that the function returns, or "" if it returns nothing.
-        The others return nothing.
+        The functions ``others`` return nothing.
         """
         body = [line for code in others for line in code.body("")] + self.body(result)
         width = f'"no-trapping-math"="true" "prefer-vector-width"="{self.width}"'

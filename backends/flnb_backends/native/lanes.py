@@ -32,7 +32,7 @@ KEPT = 1 << 18
 
 
 def lane_of(nest: Nest) -> int | None:
-    """Return the outer loop of a simplified nest to vectorize, or None if vectorizing the inner loops is faster.
+    """Return the number of the outer loop to vectorize, or None if vectorizing the innermost loop is faster.
 
     An outer loop is faster if more arrays are contiguous along it than along the innermost loop, or if the inner loops
     are too short for vectors and arithmetic takes most of the time.
@@ -54,6 +54,8 @@ def lane_of(nest: Nest) -> int | None:
 
 class SideBySide(Generator):
     """Vectorizes one outer loop in blocks, by making it the innermost loop.
+
+    The docstrings of this class call an index of that loop a *lane*, as in a vector of the processor.
 
     Args:
         nest: the nest, simplified; it has no reductions over the outer space.
@@ -105,7 +107,10 @@ class SideBySide(Generator):
             yield self._at(places, self.lane, self.index)
 
     def _write_block(self, places: Sequence[str]) -> None:
-        """Emit the passes over the inner space for a block of lanes, given the arrays' addresses at its first lane."""
+        """Emit all passes of the schedule (see `Pass`) for one block of lanes.
+
+        ``places`` has the arrays' addresses at the first lane of the block.
+        """
         complete: list[int] = []
         for each in self.plan.passes:
             last = each is self.plan.passes[-1]
@@ -166,7 +171,7 @@ class SideBySide(Generator):
                 self._write_place(each, addresses, code.add(f"add nsw i64 {number}, {self.index}"))
 
     def _write_place(self, each: Pass, places: Sequence[str], number: str) -> None:
-        """Emit the steps of a pass at one inner place and lane, which have the index ``number`` in scratch memory."""
+        """Emit the steps of a pass for one lane at one inner place; ``number`` is their index in scratch memory."""
         values = {j: self._kept(j, places, number) for j in each.reads}
         for j in each.steps:
             values[j] = self._value(j, values, places)

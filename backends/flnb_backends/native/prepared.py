@@ -170,7 +170,7 @@ class Prepared:
         names = [self._implementation(stage.made) for stage in stages]
         self.implementation = names[-1]
         if any(name.startswith("ref") for name in names):
-            raise Unsuitable(f"{self.what}: oneDNN has only its slow reference code")
+            raise Unsuitable(f"{self.what}: oneDNN has only slow code for it, its reference implementation")
         placed: dict[int, Any] = {}
         calls = []
         for stage in stages:

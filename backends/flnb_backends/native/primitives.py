@@ -71,7 +71,7 @@ def _convolution(
     if way == "padded":
         plain = any(padding) and _convolution(dnn, op, "blocked", operands, stride, padding, dilation, groups)
         if not plain or "gemm" not in plain.implementation:
-            raise Unsuitable("'padded' is for convolutions with padding that oneDNN would compute by im2col (gemm)")
+            raise Unsuitable("way 'padded' is only for padded convolutions that oneDNN would compute by im2col (gemm)")
         around, padding = (0, 0, *padding), (0,) * len(padding)
     order = {
         "conv": (SRC, WEIGHTS, DST),

@@ -76,7 +76,7 @@ class Routine:
         self._run_at = dnn.function("int64_t (*)(uintptr_t *, uintptr_t, int64_t)", self.address)
 
     def report_to(self, word: int) -> None:
-        """Set ``word``, the address of a memory word to which the machine code writes `block`'s address if it fails."""
+        """Make the machine code, if it fails, write `block`'s address to the memory word at the address ``word``."""
         self.block[FAILED] = word
 
     def run(self, arrays: Sequence[Any], scratch: Any) -> bool:

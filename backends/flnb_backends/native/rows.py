@@ -147,8 +147,8 @@ class PlaceByPlace(Generator):
             brief: whether the loop takes little time, so that it is not unrolled.
 
         Yields:
-            The names of the arrays' addresses in the present iteration, and that of the iteration's index in rows of
-            scratch memory.
+            The names of the arrays' addresses in the present iteration, and the name of the index that the iteration
+            uses in rows of scratch memory.
         """
         code, inner, split = self.code, self.nest.inner, len(self.nest.outer)
         number = "0"

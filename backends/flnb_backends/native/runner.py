@@ -149,7 +149,7 @@ class Segment:
             IndexError: there is no such call, or it has no such array.
         """
         if not 0 <= call < len(self._calls):
-            raise IndexError(f"got call {call} of {len(self._calls)}, expected 0 to {len(self._calls) - 1}")
+            raise IndexError(f"got call number {call}, expected 0 to {len(self._calls) - 1}")
         count = int(self._starts[call + 1] - self._starts[call]) - 1
         if not 0 <= position < count:
             raise IndexError(f"got array number {position} of call {call}, expected 0 to {count - 1}")

@@ -171,4 +171,4 @@ class ByColumns(AnySize, SideBySide):
     def __init__(self, nest: Nest):
         super().__init__(nest, 0)
         if self.plan.kept and max(self.plan.kept.values()) < 0:
-            raise TypeError("expected a nest of columns that stores no values in scratch memory between its passes")
+            raise TypeError("got a nest of columns that stores values in scratch memory between passes, expected none")

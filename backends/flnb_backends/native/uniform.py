@@ -40,7 +40,7 @@ class _State(ctypes.Structure):
 def _text(dtype: str) -> str:
     """Return the LLVM IR of ``void draw(uint64 *state, void *out, int64 count)``.
 
-    It computes `LANES` states ``count`` times.
+    The function computes the generator's next `LANES` states ``count`` times, and writes their numbers to ``out``.
     The states' low and high words are in two arrays, which become registers: LLVM computes all lanes in one iteration.
     """
     code = Code("draw", "ptr %at, ptr %out, i64 %count", width=512)
@@ -76,7 +76,7 @@ def _text(dtype: str) -> str:
 
 
 def _words(code: Code, number: str) -> tuple[Scalar, Scalar]:
-    """Emit the low and the high word of a number of 128 bits."""
+    """Emit the low and the high word (64 bits each) of a number of 128 bits; returns both."""
     high = code.add(f"lshr i128 {number}, 64")
     low, high = (code.add(f"trunc i128 {each} to i64") for each in (number, high))
     return Scalar(code, low, "Q"), Scalar(code, high, "Q")

@@ -30,7 +30,7 @@ class Windows(NamedTuple):
     Attributes:
         dtype: the dtype of images and maxima, as NumPy's character: "f" or "d".
         kernel: the extents of a window.
-        stride: the distances between windows.
+        stride: the distances between the first elements of neighbouring windows, along each axis.
         image: the extents of a plane: numbers, or names such as ``%width``, which become parameters.
         fit: the number of windows along each axis, also numbers or names.
         places: whether `maxima` writes places, too, and `spread` reads these instead of images.

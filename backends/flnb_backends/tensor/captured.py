@@ -47,8 +47,8 @@ class CapturedBackend(DeferredBackend):
     Attributes:
         leaves: the arrays made before the function began that it reads or writes, by address and layout. An entry has
             the array, the `Value` of its elements before the first write, and its recording buffer.
-        recorders: for the buffers of each backend that the function uses (by family name), the backend that records
-            ops on them. All recorders share their leaves.
+        recorders: for each backend that the function uses, the backend that records ops on its buffers; the keys are
+            the names of the buffers' families. All recorders share their leaves.
         context: the id of the scope and phase of recorded values; None for the scope and phase that are active.
         arguments: the tensors among the function's arguments.
         random: the recorded random numbers, in order; every run of the program draws all of them.
@@ -120,7 +120,7 @@ class CapturedBackend(DeferredBackend):
         return made
 
     def is_contiguous(self, buffer: Any) -> bool:
-        """Return whether elements are stored in row-major order without gaps, also in an array made before."""
+        """Return whether the elements of a recording buffer, or of an array, are in row-major order without gaps."""
         return super().is_contiguous(buffer) if isinstance(buffer, Buffer) else bool(buffer.flags.c_contiguous)
 
     def moved(self, x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class CapturedBackend(DeferredBackend):
         return self.recorders[family]
 
     def stand_in(self, array: Any, constant: bool) -> Tensor:
-        """Make a recorded tensor for an array that is a constant (``constant``) or else an input of the program."""
+        """Make a recorded tensor for an array: a constant of the program if ``constant`` is True, else an input."""
         made = self._buffer_for(array)
         made.value.attributes = CONSTANT if constant else ()
         return detached(made, made.spec)
@@ -220,7 +220,7 @@ class CapturedBackend(DeferredBackend):
         self._refuse_read(buffer.spec, "", "a program is recorded before it has values")
 
     def elements_read(self, x: Tensor) -> None:
-        """Store that Python reads elements of a tensor during capture, which runs of the program will not read again.
+        """Store that Python reads elements of a tensor during capture; runs of the program use what was read then.
 
         The tensor was made outside of the function. If it is written later, the function is captured again.
 

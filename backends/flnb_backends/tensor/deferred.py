@@ -55,8 +55,8 @@ class DeferredBackend(meta.MetaBackend):
     of all threads. A value that is never read, and that no other value needs, is not computed. A new sequence of ops is
     computed op by op. A sequence that was recorded before, as in a training loop, is computed by a program like those
     of `flnb.jit` (`flnb.graph.repetition`). Random numbers are drawn immediately, so that they equal those of the
-    other backend. Writing to a view copies its base. A recording that measures gradients reads them at the end of each
-    backward pass.
+    computing backend. Writing to a view copies its base. A recording that measures gradients reads them at the end of
+    each backward pass.
 
     Args:
         over: the backend that computes, a name, a class or an instance; its buffers must be NumPy arrays. By default
@@ -96,7 +96,7 @@ class DeferredBackend(meta.MetaBackend):
             residents.setdefault(self.buffer, self)
 
     def method(self, name: str) -> Any:
-        """Return the method that records a primitive, or the other backend's method of a composite; None if missing."""
+        """Return the method that records a primitive, or the computing backend's method of a composite; else None."""
         op = OPS.get(name.removesuffix("_pull"))
         if op is None or op.separately is not None:  # of an optimizer's update, too, the ops are recorded
             return None
@@ -388,7 +388,7 @@ class DeferredBackend(meta.MetaBackend):
 
 
 def _recorder(place: Place) -> Any:
-    """Return a backend that records the ops of a program, which computes on the backend of ``place``."""
+    """Return a backend that records the ops of a program; the program computes on the backend of ``place``."""
     from flnb_backends.tensor.captured import CapturedBackend
 
     return CapturedBackend(place.backend, opens=place.fuse and place.backend.kernels() is not None)

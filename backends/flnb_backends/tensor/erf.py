@@ -31,7 +31,10 @@ ROOT = math.sqrt(0.5)
 
 
 def _scaled(scale: float) -> list[Array]:
-    """Return the limits of x and the coefficients of q, for which x q(x^2) = s x p((s x)^2); s is the scale."""
+    """Return the limits of x, and the coefficients of a polynomial q such that x q(x^2) = s x p((s x)^2).
+
+    s is the scale, p the polynomial of `COEFFICIENTS`. Beyond the limits, the hyperbolic tangent is -1 or 1.
+    """
     powers = range(2 * len(COEFFICIENTS) - 1, 0, -2)
     values = [-SATURATED / scale, SATURATED / scale, *(c * scale**n for c, n in zip(COEFFICIENTS, powers, strict=True))]
     return [np.array(value, np.float32) for value in values]

@@ -20,7 +20,7 @@ class Leaf(Value):
     """A placeholder for an input of the trace in a `Replay`; in each repetition it stands for another computed value.
 
     Attributes:
-        layout: the strides that the input must have, and whether it must be a number.
+        layout: the strides that the input must have, and whether it must be a constant number (0-d).
         source: the value for which the leaf stands in the present repetition; None if none was chosen yet.
         marked: a weak reference to the buffer whose mark is this leaf; None if there is none.
     """
@@ -55,7 +55,8 @@ class Buffer(meta.Buffer):
         value: the present value, computed or not yet computed; views have none.
         steps: for a view, the op and the attributes that make it from its base.
         last: for a view, weak references to two values at the time of its last read: the base's and the view's.
-        mark: the present value, or the `Leaf` that stands for it in a `Replay`, which compares marks; else None.
+        mark: what a `Replay` compares: the present value, or the `Leaf` that stands for it. None for views, for
+            example, whose values must be compared in another way.
         held: a weak reference to this buffer, the `Value.holder` of its values.
         entry: for a buffer of a `Replay`, until it is written again, the op that computes its value; else None.
     """

@@ -42,10 +42,10 @@ class Entry:
 
     Attributes:
         row: the position of the op's row in the log.
-        code, category, manager: the same as in this `Row`.
+        code, category, manager: the same as in the op's `Row`.
         op: the op.
-        a, b: the marks (`Buffer.mark`) that the buffers of the first two inputs must have. The class `Entry`, which is
-            no buffer's mark, is in place of an input that the op lacks, and of a leaf in ``firsts``.
+        a, b: the marks (`Buffer.mark`) that the buffers of the first two inputs must have. If the op has no such input,
+            or the input is a leaf in ``firsts``, the attribute is the class `Entry`, which is no buffer's mark.
         given: the result of `DeferredBackend.empty` for the call: the prepared buffer, and 0.
         firsts: the positions (``~i``) of the leaves that this op is the first to read; `Replay.value` compares them.
     """
@@ -137,7 +137,7 @@ class Replay:
         self.known, self.after, self.thread, self.rest = known, ref(after), get_ident(), iter(self.buffers)
 
     def put_back(self) -> None:
-        """Put the buffer that was last taken from ``rest`` back into it, because it was prepared for another call."""
+        """Put the buffer that was last taken from ``rest`` back into ``rest``: it was prepared for another call."""
         self.rest.__setstate__(len(self.buffers) - self.rest.__length_hint__() - 1)
 
     def another(self, spec: Spec, manager: Any, code: Any, category: int) -> Buffer:
@@ -145,7 +145,10 @@ class Replay:
         return Buffer(spec, self.backend._place(manager, category))
 
     def value(self, op: Any, inputs: tuple[Value, ...], attributes: Any, out: Buffer) -> Value:
-        """Return the prepared value of ``out`` if this call is the expected one; else leave the replay, make one."""
+        """Return the prepared value of ``out`` if this call is the expected one.
+
+        Otherwise leave the replay and return a new value.
+        """
         with running:
             entry = out.entry
             mine = entry is not None and entry.row < len(self.entries) and self.entries[entry.row] is entry
@@ -157,7 +160,7 @@ class Replay:
     def _fits(self, at: int, op: Any, inputs: tuple[Value, ...], attributes: Any) -> bool:
         """Return whether row ``at`` has this op, these inputs and these attributes.
 
-        If the row is the first to read a leaf, the leaf stands for the input at its position from now on.
+        If the row is the first to read a leaf, the leaf stands for the corresponding input from now on.
         """
         row, expected = self.log.rows[at], self.values[at].inputs
         if row.op is not op or row.attributes != attributes or len(expected) != len(inputs):
@@ -170,9 +173,9 @@ class Replay:
         return True
 
     def mark(self, buffers: Sequence[Buffer], value: Value) -> None:
-        """Set the marks of the buffers that an op reads to leaves, so that later ops on them are compared quickly.
+        """Make leaves the marks of the buffers that an op reads, so that later ops on these are compared quickly.
 
-        ``value`` is the op's prepared value; those of its inputs that are leaves become the marks.
+        ``value`` is the op's prepared value. Each leaf among its inputs becomes the mark of the corresponding buffer.
         """
         for x, leaf in zip(buffers, value.inputs, strict=True):
             if type(leaf) is Leaf and leaf.marked is None and leaf.source is x.value:

@@ -107,7 +107,10 @@ class Log:
         return made
 
     def _at(self, value: Value) -> int:
-        """Return the position of a value that an op reads (see `Row.inputs`); an earlier value becomes an input."""
+        """Return the position of a value that an op reads; a value that is older than the trace becomes its input.
+
+        For positions see `Row.inputs`. If the older value is not computed yet, the trace cannot be replayed.
+        """
         at = self._find(value)
         if at is not None:
             return at
@@ -129,7 +132,7 @@ class Log:
             self.asked = [self._at(x) for x in asked]
 
     def stop(self) -> None:
-        """Do nothing: a log ends when a trace is computed while a recording runs."""
+        """Do nothing: unlike a replay, a log may go on while telemetry records, until its trace is computed."""
 
     def mark(self, buffers: Sequence[Buffer], value: Value) -> None:
         """Do nothing; see `Replay.mark`."""

@@ -30,10 +30,10 @@ MOST_MISSES = 8
 
 
 def expect(backend: DeferredBackend, known: Known | None) -> None:
-    """Begin to replay the trace that followed the trace of ``known`` the last time; if it is unknown, begin a log.
+    """Begin to replay the trace that followed the present one the last time; if there is no such trace, begin a log.
 
-    ``known`` is the history of the trace that was just computed. If it is None, or while telemetry records, values are
-    recorded without a replay or log.
+    ``known`` is the history of the present trace, which was just computed. If it is None, or while telemetry records,
+    values are recorded without a replay or log.
     """
     before: Any = upcoming.get()
     if before is not None:
@@ -100,12 +100,13 @@ def compared(
 ) -> Callable[..., Buffer]:
     """Return the backend's method of an op of one or two tensors without attributes.
 
-    If the output buffer ``out`` was prepared for this op of these inputs, the method returns it at once.
+    If the output buffer ``out`` was prepared for this op of these inputs, the method returns ``out`` at once. Otherwise
+    it calls one of the functions below.
 
     Args:
         op: the op.
-        put: otherwise called as ``put(out, value)`` with a new value, if there is no log or replay.
-        record: otherwise called as ``record(out, attributes, *inputs)``, during a log or replay.
+        put: called as ``put(out, value)`` with a new value, if there is no log or replay.
+        record: called as ``record(out, attributes, *inputs)``, if there is a log or replay.
         method: called with the inputs if there is no output buffer.
     """
     get = upcoming.get

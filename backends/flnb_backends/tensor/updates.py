@@ -90,7 +90,7 @@ def _scratch(dtype: np.dtype[Any]) -> Array:
 
 
 def _blocks(gradient: Array, data: Array, *state: Array) -> Iterable[list[Array]]:
-    """Yield gradient, data, a work array and the state: whole, or in blocks of large contiguous arrays."""
+    """Yield [gradient, data, a work array, *state]: once, or for each block if the arrays are large and contiguous."""
     arrays = gradient, data, *state
     size, work = data.size, _scratch(data.dtype)
     if size <= BLOCK:

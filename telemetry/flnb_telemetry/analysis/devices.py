@@ -81,7 +81,7 @@ class Devices:
     """The work of a recording's devices as tables: tasks, waits, events and memory blocks. Made by `devices`.
 
     Attributes:
-        infos: the description of each device, as a dict with places such as "cuda:0" as keys.
+        infos: a dict from the place of each device, such as "cuda:0", to its description.
         places: the places of all devices; other tables refer to a device by its index in this list.
         task: launches and copies in the order of the host's calls. Columns: seq, lane, kernel (id; 0 for copies), route
             (direction of a copy; 0 for launches), nbytes, pinned, context, device (index into `places`), stream, plan
@@ -361,7 +361,9 @@ def blocks(source: Source, task: Columns, event: Columns) -> tuple[Columns, Colu
 
 
 def _uses(addresses: Columns, seq: Ints, block: Columns) -> dict[int, list[int]]:
-    """Return the tasks that used each block, by row: tasks with an argument that is an address in the live block.
+    """Return a dict from the row of each block to the rows of the tasks that used the block while it was live.
+
+    A task uses a block if one of its arguments is an address in the block.
 
     Args:
         addresses: the events with the addresses among the tasks' arguments.

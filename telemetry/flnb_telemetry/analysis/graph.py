@@ -75,7 +75,7 @@ class Graph:
 
     @cached_property
     def child(self) -> Ints:
-        """Return, for each entry of `parent`, the row of the node that has this argument."""
+        """Return, for each entry of `parent`, the row of the node to whose arguments the entry belongs."""
         return np.repeat(np.arange(len(self.id)), np.diff(self.start))
 
     @cached_property
@@ -97,7 +97,7 @@ class Graph:
 
     @property
     def origins(self) -> Ints:
-        """Return the row of the node where NaN or Inf first appeared, in an array of one element or none."""
+        """Return an array with the row of the node where NaN or Inf first appeared; empty if there is no such node."""
         return np.flatnonzero(self.health == ORIGIN)
 
     def parents(self, row: int) -> list[int]:

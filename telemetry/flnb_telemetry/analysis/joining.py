@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 
 def views(source: Any) -> list[View]:
-    """Return the ranks of a `Ranks`, or of one recording in which ranks are threads."""
+    """Return a `View` of each rank, given a `Ranks` or one recording in which ranks are threads."""
     if hasattr(source, "views"):
         return source.views()
     return of_recording(source)
@@ -185,8 +185,8 @@ def step_of(view: View, t: Ints) -> Ints:
 def median(values: Ints, first: Any, count: Any) -> Ints:
     """Return for each column of `values` the median of some of its entries.
 
-    Each column is sorted. Its median is that of the ``count`` sorted values from index ``first`` on. The result is 0
-    where ``count`` is 0.
+    The columns are sorted first. The median of a column is that of its ``count`` sorted values from index ``first`` on,
+    or 0 where ``count`` is 0.
     """
     ascending = np.sort(values, axis=0)
     columns, most = np.arange(values.shape[1]), max(len(values) - 1, 0)

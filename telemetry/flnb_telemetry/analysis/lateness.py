@@ -155,7 +155,7 @@ def _spent(view: View, since: Ints, until: Ints, names: dict[str, int]) -> NDArr
 
 
 def partition(view: View) -> tuple[Ints, Ints]:
-    """Return the times (ns, ascending) at which a rank's innermost scope changes, and the context id from then on."""
+    """Return the times (ns, ascending) at which a rank's innermost scope changes, and the context id after each."""
     found = [np.empty((2, 0), np.int64)]
     for t, context, entered, depth in _nested(view):
         order = np.lexsort((np.arange(len(depth)), depth))
@@ -186,7 +186,7 @@ def blocks(view: View) -> tuple[Ints, Ints, Ints]:
 
 
 def _nested(view: View) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
-    """Yield the scope events of each thread of a rank as columns: time, context, enter (0 for leave), new depth."""
+    """Yield each thread's scope events as columns: time, context, enter (0 for leave), depth after the event."""
     scopes = view.table("scope")
     for lane in np.unique(scopes["lane"]).tolist():
         t, context, entered = (scopes[name][scopes["lane"] == lane] for name in ("t", "context", "enter"))

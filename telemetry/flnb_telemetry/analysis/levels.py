@@ -115,7 +115,10 @@ class Levels:
         return {context: self.catalog.contexts.items[context].scope.split(".") for context in found}
 
     def _token(self, depth: int) -> Ints:
-        """Return for each context id the string id of name number `depth` in its scope path, or NOT_A_MODULE."""
+        """Return for each context id the string id of one name in its scope path.
+
+        The name is at position `depth`, counted from 0. If the path is too short, the result is NOT_A_MODULE.
+        """
         while len(self._tokens) <= depth:
             at = len(self._tokens)
             table = np.full(max(self._scopes, default=0) + 1, NOT_A_MODULE)
@@ -216,8 +219,8 @@ class Levels:
             group: the group that contains the entry.
             parts: the contents of that group.
             i: the index of the entry.
-            names: a dict from a module's name to the number of the module's last call, which is updated. The number is
-                a part of the key of the call's group.
+            names: a dict from a module's name to the number of the module's last call. This method updates the dict.
+                The number is a part of the key of the call's group.
         """
         a, b = int(parts.cut[i]), int(parts.cut[i + 1])
         first, last = int(parts.bound[a]), int(parts.bound[b])
@@ -236,7 +239,8 @@ class Levels:
     def _module(self, group: Group, first: int, last: int, depth: int, names: dict[str, int]) -> Group:
         """Return the group of a module call, nodes `first` to `last` - 1.
 
-        If the module only calls one other module, the group has the contents of that call. For `names` see `_entry`.
+        The first `depth` names of the scope path are the module's path. If the module only calls one other module, the
+        group has the contents of that call. For `names` see `_entry`.
         """
         scope = self._scopes[int(self.graph.context[first])]
         name, path = _shown(scope, depth), ".".join(scope[:depth])

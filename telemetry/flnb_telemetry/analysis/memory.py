@@ -238,7 +238,7 @@ class Memory:
 
     @cached_property
     def _checkpoints(self) -> tuple[int, list[Ints]]:
-        """Return the number of allocations between checkpoints, and the rows of the blocks live at each checkpoint."""
+        """Return the number of allocations between two checkpoints, and the rows of the blocks live at each."""
         born, end = self.block["t"], self.block["end"]
         # As far apart as the most blocks that live at once: all checkpoints together are no larger than the events.
         alive = np.arange(1, len(born) + 1) - np.searchsorted(np.sort(end), born, "right")
@@ -321,7 +321,7 @@ def timeline(block: schema.Columns, segment: schema.Columns, start: int) -> Time
     nothing, none = np.zeros(len(segment["t"]), np.int64), np.zeros(len(block["t"]), np.int64)
 
     def held(of_block: Ints, of_segment: Ints = nothing) -> Ints:
-        """Return for each moment the sum of the given numbers over the blocks and segments that exist then."""
+        """Return for each moment the sum of the numbers given for those blocks and segments that exist then."""
         summed = np.cumsum(np.concatenate([of_block, of_segment, -of_block, -of_segment])[order])
         found: Ints = summed[final]
         return found
@@ -350,8 +350,8 @@ def _lifetimes(begins: schema.Columns, ends: schema.Columns, key: str) -> schema
 def _sizes(begins: schema.Columns, resizes: schema.Columns, ends: schema.Columns) -> schema.Columns:
     """Return a table of segments with one row for each size that a segment had, in order of time.
 
-    The column "end" (ns) is the end of that size. The arguments are the events of segments that were reserved, resized
-    and released.
+    The column "end" has the time (ns) at which the segment got another size or was released. The arguments are the
+    events of segments that were reserved, resized and released.
     """
     first = _lifetimes(begins, ends, "segment_id")
     if not len(resizes["t"]):

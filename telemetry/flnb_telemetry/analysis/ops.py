@@ -179,7 +179,7 @@ def _name(catalog: Catalog, key: str, code: int, line: int) -> str:
         catalog: the names behind the ids.
         key: one of `KEYS`.
         code: the op's plan, scope and phase ids, packed into one int.
-        line: the string id of the op's line or call stack, for these two keys.
+        line: the string id of the op's line or call stack, if `key` is "line" or "stack"; not used for other keys.
     """
     if key in ("line", "stack"):
         text = catalog.strings.items[line]

@@ -58,7 +58,7 @@ def save_trace(run: Recording, path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _opened(path: os.PathLike[str], compressed: bool) -> Iterator[BinaryIO | gzip.GzipFile]:
-    """Open a file for writing; if `compressed`, with gzip and a header without name and time."""
+    """Open a file for writing; if `compressed`, by gzip, with neither file name nor time in the header."""
     with open(path, "wb") as file:
         if not compressed:
             yield file
@@ -124,7 +124,7 @@ def _batches(table: Columns, *names: str) -> Iterator[list[tuple[Any, ...]]]:
 
 
 class _Texts:
-    """Makes the JSON text of each plan and context once; events of the same plan or context share it."""
+    """Makes the JSON text of each plan and each context once, for all events that have this plan or context."""
 
     def __init__(self, run: Recording) -> None:
         self._plans, self._contexts = run.catalog.plans.items, run.catalog.contexts.items
@@ -213,7 +213,7 @@ def _first(node: Ints, chosen: Any) -> Ints:
 
 
 def _scopes(run: Recording) -> list[str]:
-    """Return the scopes as slices; each end of a scope belongs to the thread's scope that was opened last."""
+    """Return the scopes as slices; an event that leaves a scope ends the innermost open scope of its thread."""
     texts, found, end = _Texts(run), list[str](), run.start + round(run.seconds * 1e9)
     open_: dict[int, list[tuple[int, int, int]]] = {}
 
@@ -326,10 +326,11 @@ def _metrics(run: Recording) -> Iterator[list[str]]:
 
 
 def _ends(op: Columns, table: Columns) -> Ints:
-    """Return the ends of the slices in `table`; a slice within which an op begins that ends later is cut there.
+    """Return the ends of the slices in `table`, shortened so that slices and ops of a thread nest.
 
-    Slices of a thread must nest. But the recorded time of an op excludes the compiling in its first call. So the op
-    seems to begin later than it did, and some µs before the slice of the compiling ends.
+    If an op begins within a slice and ends after it, the slice is cut where the op begins. This happens to slices of
+    compiling: the recorded time of an op excludes the compiling in its first call. So the op seems to begin later than
+    it did, and some µs before the slice of the compiling ends.
     """
     ends: Ints = table["t1"].copy()
     for lane in np.unique(table["lane"]).tolist():

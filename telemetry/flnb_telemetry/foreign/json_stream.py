@@ -43,9 +43,9 @@ def read_trace(path: str | os.PathLike[str], head: dict[str, Any]) -> Iterator[A
         with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig") as file:
             yield from _Reader(file).events(head)
     except UnicodeDecodeError as error:
-        raise TraceError(f"it is not text in UTF-8: {error.reason} at byte {error.start}") from None
+        raise TraceError(f"the file is not text in UTF-8: {error.reason} at byte {error.start}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(f"its compressed data is damaged or cut off: {error}") from None
+        raise TraceError(f"the file's compressed data is damaged or cut off: {error}") from None
     except RecursionError:
         raise TraceError("a value is nested too deeply") from None
 
@@ -64,9 +64,9 @@ class _Reader:
         elif first == "{":
             yield from self.members(head)
         else:
-            raise TraceError(f"it begins with {brief(first)}, expected an object with traceEvents, or a list of events")
+            raise TraceError(f"the file begins with {brief(first)}, expected an object with traceEvents or a list")
         if self.peek(end=True):
-            raise TraceError(f"after its end it has {brief(self.text[self.at : self.at + 20])}, expected nothing")
+            raise TraceError(f"the trace is followed by {brief(self.text[self.at : self.at + 20])}, expected nothing")
 
     def members(self, head: dict[str, Any]) -> Iterator[Any]:
         """Parse the outermost object: yield its events, and store the values of its other keys in `head`."""
@@ -88,7 +88,7 @@ class _Reader:
                 self.expect(",")
         self.at += 1
         if not found:
-            raise TraceError(f"it is {brief(head)}, expected traceEvents among its keys")
+            raise TraceError(f"the file is {brief(head)}, expected traceEvents among its keys")
 
     def items(self) -> Iterator[Any]:
         """Parse a list, and yield its items one by one."""
@@ -107,7 +107,7 @@ class _Reader:
                 found, at = self.decode(self.text, self.at)
             except json.JSONDecodeError as error:
                 if not error.msg.startswith("Unterminated") and error.pos < len(self.text) - ESCAPE:
-                    raise TraceError(f"it is not JSON at {brief(self.text[error.pos : error.pos + 20])}") from None
+                    raise TraceError(f"the file is no JSON at {brief(self.text[error.pos : error.pos + 20])}") from None
                 at = len(self.text)
             except ValueError as error:  # an integer of thousands of digits
                 raise TraceError(str(error)) from None
@@ -119,7 +119,7 @@ class _Reader:
     def expect(self, mark: str) -> None:
         """Read one character, which must be `mark`."""
         if self.peek() != mark:
-            raise TraceError(f"it has {brief(self.text[self.at : self.at + 20])}, expected {mark!r}")
+            raise TraceError(f"the file has {brief(self.text[self.at : self.at + 20])}, expected {mark!r}")
         self.at += 1
 
     def peek(self, end: bool = False) -> str:
@@ -133,13 +133,13 @@ class _Reader:
             if self.ended:
                 if end:
                     return ""
-                raise TraceError("it ends in the middle: it was cut off, or is still being written")
+                raise TraceError("the file ends in the middle: it was cut off, or is still being written")
             self.more()
 
     def more(self) -> None:
         """Read the next part of the file into the window, and drop the text that has been parsed."""
         if self.ended:
-            raise TraceError("it ends in the middle: it was cut off, or is still being written")
+            raise TraceError("the file ends in the middle: it was cut off, or is still being written")
         if len(self.text) - self.at > LONGEST:
             raise TraceError(f"one value is longer than {LONGEST:,} characters, the most that are read")
         size = max(CHUNK, len(self.text) - self.at)  # doubled for long values, which are decoded anew each time

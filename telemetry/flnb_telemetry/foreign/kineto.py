@@ -87,7 +87,7 @@ class _Trace:
         head: dict[str, Any] = {}
         for number, event in enumerate(read_trace(path, head)):
             if number == MOST_EVENTS:
-                raise TraceError(f"it has more than {MOST_EVENTS:,} events; record fewer steps")
+                raise TraceError(f"the file has more than {MOST_EVENTS:,} events; record fewer steps")
             if type(event) is not dict or type(event.get("ph")) is not str:
                 raise TraceError(f"event {number} is {brief(event)}, expected an object with a string as ph")
             try:
@@ -180,7 +180,7 @@ class _Trace:
         start, end = self.window or (first, last)
         end = max(end, last)
         if end < start:
-            raise TraceError("it has no ops, annotations or memory events; expected a trace of torch.profiler")
+            raise TraceError("the file has no ops, annotations or memory events; expected a trace of torch.profiler")
         run = Recording(self.name)
         ops, scopes = self.slices.tables(self.contexts)
         listed: dict[str, Columns] = {"op": ops, "scope": scopes, **self.memory.tables()}

@@ -51,9 +51,9 @@ def read(path: str | os.PathLike[str], gather: Callable[[list[Any]], list[Any]] 
     """
     with open(path, "rb") as file:
         if not (head := file.read(2)):
-            raise PickleError("it is empty")
+            raise PickleError("the file is empty")
         if head[0] != 0x80 or head[1:] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
-            raise PickleError(f"it begins with {head!r}, not as a pickle of protocol 2 to 5")
+            raise PickleError(f"the file begins with {head!r}, not as a pickle of protocol 2 to 5")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             machine = _Machine(data, gather)
             try:
@@ -110,10 +110,10 @@ class _Machine:
             raise PickleError(f"damaged: byte {start:,} uses stored value number {error}, which is missing") from error
         except (IndexError, TypeError, AttributeError, struct.error, UnicodeDecodeError) as error:
             if self.at >= len(data):
-                raise PickleError(f"it ends after {len(data):,} bytes, in the middle of a value") from error
+                raise PickleError(f"the file ends after {len(data):,} bytes, in the middle of a value") from error
             raise PickleError(f"byte {start:,} is damaged, or no pickle of plain values ({error})") from error
         if len(stack) != 1 or self.marks:
-            raise PickleError(f"it stops at byte {start:,} within a value")
+            raise PickleError(f"the file stops at byte {start:,} within a value")
         return stack[0]
 
     def shared(self, references: bytes) -> tuple[Any, ...]:
@@ -157,10 +157,10 @@ class _Machine:
             asked = "would import " + safe_text(".".join(names))
         elif op.name == "STACK_GLOBAL":
             asked = "would import " + safe_text(".".join(name for name in self.stack[-2:] if isinstance(name, str)))
-        raise PickleError(f"it {asked} (byte {start:,}); expected plain values only; nothing was executed")
+        raise PickleError(f"the file {asked} (byte {start:,}); expected plain values only; nothing was executed")
 
     def take(self, count: int) -> bytes:
-        """Return the next `count` bytes, or fewer at the end of the file, where the next opcode is then missing."""
+        """Return the next `count` bytes, or fewer if the file ends before; then `run` finds no further opcode."""
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -172,7 +172,7 @@ class _Machine:
         """Read and return a signed integer: `width` bytes with its length, then the integer's bytes."""
         count = self.uint(width)
         if count > LONGEST_INTEGER:
-            raise PickleError(f"it has an integer of {count} bytes, expected at most {LONGEST_INTEGER}")
+            raise PickleError(f"the file has an integer of {count} bytes, expected at most {LONGEST_INTEGER}")
         return int.from_bytes(self.take(count), "little", signed=True)
 
     def text(self, width: int) -> str:

@@ -179,7 +179,7 @@ def _reference(number: int) -> bytes:
 
 
 def _frames(run: Recording, plan: int, context: int) -> list[dict[str, Any]]:
-    """Return the frames of an allocation: its call stack, or else one frame with op as name and scope as file."""
+    """Return the frames of an allocation: its call stack if recorded, else one frame with op as name, scope as file."""
     if context in run.stacks:
         names = ("shape", "dtype", "phase")
         return [

@@ -101,7 +101,9 @@ def held_over(
 
 
 def met(segment: Columns) -> list[int]:
-    """Return the addresses at which a resized segment touched another segment, except those inside a resized segment.
+    """Return the addresses at which a resized segment touched another segment.
+
+    Addresses that were at any time inside a resized segment are left out.
 
     `segment` has a row for each size of each segment.
     """
@@ -114,6 +116,8 @@ def met(segment: Columns) -> list[int]:
 
 def _before(happened: list[tuple[int, ...]], final: list[Held]) -> tuple[dict[int, int], Ranges, set[int]]:
     """Return the segments before the first event, found from the final state by undoing the events, the last first.
+
+    ``happened`` has the time, the action, the address and the size of each event.
 
     Returns:
         The size of each fixed segment by address, the mapped ranges of growing segments, and the addresses at which an
@@ -215,7 +219,7 @@ class _Sweep:
         """
         self.pieces -= pieces
         if self.pieces < 0:
-            raise te.SnapshotError("its segments overlap in thousands of pieces, expected segments that do not overlap")
+            raise te.SnapshotError("segments overlap in thousands of pieces, expected segments that do not overlap")
 
     def _grows(self, address: int) -> bool:
         return address in self.held and self.held[address][2]
@@ -248,7 +252,7 @@ class _Sweep:
     def tables(self, homes: Ints) -> dict[str, Columns]:
         """Return the events as tables by kind, with segments numbered by address.
 
-        `homes`, the number of each block's segment, is changed to the new numbers.
+        `homes` has the number of each block's segment; this method replaces the numbers in it by the new ones.
         """
         order = np.argsort(self.first, kind="stable")
         rank = np.empty_like(order)

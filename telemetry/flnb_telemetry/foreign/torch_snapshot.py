@@ -102,7 +102,7 @@ def _parts(whole: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     if isinstance(whole, list):
         whole = {"segments": whole, "device_traces": []}
     if not isinstance(whole, dict) or not ({"segments", "device_traces"} & whole.keys()):
-        raise te.SnapshotError(f"it holds {brief(whole)}, expected a dict with segments and device_traces")
+        raise te.SnapshotError(f"the file holds {brief(whole)}, expected a dict with segments and device_traces")
     segments, traces = whole.get("segments", []), whole.get("device_traces", [])
     for name, value in (("segments", segments), ("device_traces", traces)):
         if not isinstance(value, list):
@@ -253,9 +253,9 @@ def _blocks(events: te.Events, t: Ints, final: list[Final], start: int) -> Colum
 
 
 def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
-    """Complete the table of blocks from the final state, which has real sizes, and blocks without any event.
+    """Complete the table of blocks by the blocks that are live at the end (`final`), whose real sizes are known.
 
-    Blocks without an event begin at `start` (ns), the beginning of the recording.
+    Blocks without any event are added; they begin at `start` (ns), the beginning of the recording.
     """
     alive = np.flatnonzero(block["end"] == NEVER)
     where = {int(address): int(row) for address, row in zip(block["address"][alive], alive, strict=True)}
@@ -273,7 +273,7 @@ def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
 
 
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
-    """Return a catalog with a plan (op, shape) and a context (scope) for each call stack; and the ids of these."""
+    """Return a catalog of plans (op, shape) and contexts (scope), and each call stack's plan id and context id."""
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack = []
     for frames in stacks.rows:
@@ -294,7 +294,10 @@ OURS = "flnb"
 
 
 def _ooms(events: te.Events, t: Ints, context: Ints, run: Recording) -> Columns:
-    """Return the table of out-of-memory events; free bytes that the file does not contain are computed from gaps."""
+    """Return the table of out-of-memory events, whose context ids are in `context`.
+
+    If the file does not have the free bytes, these are computed from the gaps between blocks.
+    """
     table = schema.table(schema.kind_of("oom"), [])
     rows = []
     for i, told in sorted(events.ooms.items()):

@@ -196,7 +196,7 @@ class Folder:
         )  # fmt: skip
 
     def _advice(self, error: OSError) -> str:
-        """Return the beginning of a sentence, ended by "record again", that advises the user to repair the cause."""
+        """Return advice on the cause of an error; the message continues it with "record again"."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return "Free some space and "
         if not self.path.is_dir():
@@ -206,7 +206,7 @@ class Folder:
     def _append(self, line: dict[str, Any]) -> int:
         """Add a line to the journal, completely or not at all, and return the new length of the journal in bytes.
 
-        A line that an earlier call wrote before Ctrl-C ended that call is overwritten.
+        If Ctrl-C interrupted an earlier call after it had written its line, this call overwrites that line.
         """
         data, before, journal = json.dumps(line).encode() + b"\n", self.written.length, self._files[1]
         try:

@@ -44,7 +44,7 @@ def read_footer(file: IO[bytes]) -> Footer:
     """Decode the metadata of an open Parquet file.
 
     Raises:
-        ValueError: they are damaged, or those of a table with nested columns.
+        ValueError: the metadata are damaged, or describe a table with nested columns.
     """
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - 8))
@@ -70,7 +70,7 @@ def read_footer(file: IO[bytes]) -> Footer:
 
 
 def _chunk(column: dict[int, Any]) -> Chunk:
-    """Return one column of a row group, given its structure, whose field 3 has the metadata."""
+    """Return one column of a row group, given the column's Thrift structure, whose field 3 has the metadata."""
     about = column[3]
     known, name = about.get(12, {}), b".".join(about[3])
     extremes = (known[6], known[5]) if 5 in known and 6 in known else ()

@@ -53,7 +53,7 @@ def _lines(place: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_journal(place: Path, known: Collection[str] = ()) -> Journal:
-    """Read the journal of a folder, and check the files that it lists except those with ``known`` names."""
+    """Read the journal of a folder, and check the files that it lists, except those whose names are in ``known``."""
     names: dict[str, list[Any]] = {name: [] for name in folder.NAMES}
     parts: dict[str, list[tuple[str, int]]] = {}
     until = over_limit = lost = lines = 0
@@ -121,9 +121,9 @@ def read_folder(place: Path, earlier: Recording | None = None) -> Recording:
 
 
 def _unlisted(place: Path, lines: int) -> int:
-    """Return the number of files of batches that have no line in the journal, which has ``lines`` lines.
+    """Return the number of files of batches that have no line in the journal; ``lines`` is the number of its lines.
 
-    Return 0 if all of them are of the next batch: the process may have been killed before it wrote that batch's line.
+    Return 0 if all these files are of the next batch: the process may have been killed before it wrote that line.
     """
     parts = (name.split(".") for name in os.listdir(place) if folder.PART.fullmatch(name))
     further = [int(first) for first, *_ in parts if first.isdecimal() and int(first) >= lines]

@@ -30,9 +30,9 @@ class RunEntry(NamedTuple):
         error: the error that ended the program, or the reason why events or the file cannot be read; None if neither.
         path: its path, for `flnb.load_run`.
         rank: which rank of several it is, such as "0 of 2"; "2 merged" for a file with the ranks merged; else "".
-        steps: the number of its steps; of several ranks, the largest.
+        steps: the number of its steps; in a file with several ranks, the largest of their numbers.
         backend: the name of the backend.
-        loss: the last value of its metric "loss", or of the first metric whose name ends with that; None without one.
+        loss: the last value of its metric "loss", or of the first metric whose name ends with "loss"; else None.
     """
 
     name: str
@@ -49,7 +49,7 @@ class RunEntry(NamedTuple):
 
     @property
     def when(self) -> str:
-        """Return the time at which it began as text, in the time zone of this machine."""
+        """Return the time at which the recording began as text, in the time zone of this machine."""
         try:
             return datetime.fromisoformat(self.began).astimezone().strftime("%Y-%m-%d %H:%M:%S")
         except ValueError:
@@ -152,7 +152,7 @@ def _entry(path: Path) -> RunEntry:
 
 
 def _loss(metrics: Mapping[str, Any]) -> float | None:
-    """Return the last value of the metric "loss", or of the first whose name ends with that; None without one."""
+    """Return the last value of the metric "loss", or of the first metric whose name ends with "loss"; else None."""
     name = "loss" if "loss" in metrics else next((name for name in metrics if name.lower().endswith("loss")), None)
     return None if name is None or not len(metrics[name]["value"]) else float(metrics[name]["value"][-1])
 

@@ -242,7 +242,7 @@ def check(path: str | os.PathLike[str], manifest: Any, *formats: str) -> None:
     if not isinstance(manifest, dict) or manifest.get("format") not in (formats or (FORMAT, RANKS)):
         what = "a folder" if os.path.isdir(path) else "a ZIP file"
         raise RunFileError(
-            f"flnb.load_run: {os.fspath(path)!r} is {what} but no flnb run; expected one that run.save wrote"
+            f"flnb.load_run: {os.fspath(path)!r} is {what} but no flnb run; expected a file that run.save wrote"
         )
     known = {"version": ("file version", FORMAT_VERSION), "schema": ("event schema", schema.VERSION)}
     for key, (what, newest) in known.items():
@@ -325,7 +325,7 @@ def _check_ids(known: dict[str, Sized], kind: str, table: schema.Columns) -> Non
 
 
 def _optional(manifest: dict[str, Any], name: str) -> Table[Any]:
-    """Return a table that older files do not have; for such a file, a table with only the first item."""
+    """Return the table ``name`` of a manifest; for an older file without that table, one with only the first item."""
     first, form, make = OPTIONAL[name]
     if name not in manifest:
         return Table([first])

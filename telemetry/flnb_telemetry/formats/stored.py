@@ -296,7 +296,7 @@ OLDER = {"name", "place", "estimated"}
 def _timed(footer: Footer, source: Source, first: str, last: str) -> list[Group]:
     """Return the row groups of a Parquet file, given the names of the columns with the first and the last times.
 
-    In a file without statistics, each row group counts as having events of all times.
+    In a file without statistics, each row group is assumed to have events of all times.
     """
     found = []
     for number, chunks in enumerate(footer.groups):

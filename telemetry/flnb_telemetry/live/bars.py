@@ -175,7 +175,7 @@ class Row:
         self.open: Bars | None = None
 
     def append(self, events: Bars) -> None:
-        """Add events in order of time; one that overlaps the event before it is shortened, or left out."""
+        """Add events in order of time; the part of an event that overlaps the stored events is cut off."""
         if self.events.used and events.shape[1]:
             reached = self.events.bars[T1, -1]
             if events[T0, 0] < reached:
@@ -252,8 +252,8 @@ def flat(events: Bars) -> tuple[Bars, Bars, Ints | None]:
     """Sort events by time and separate those that lie inside others.
 
     Returns:
-        The events that do not overlap; the events inside others; and the indices of the former, or None if no event
-        lies inside another and all are in order.
+        The events that do not overlap, the events inside others, and the indices in `events` of those that do not
+        overlap. Instead of the indices, None if no event lies inside another and all are in order.
     """
     t0, t1 = events[T0], events[T1]
     if not len(t0) or (t0[1:] >= t1[:-1]).all():

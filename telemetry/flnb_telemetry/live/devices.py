@@ -236,7 +236,7 @@ def _ops(found: Devices, task: Columns, origin: int) -> Arrays:
 
 
 class LiveDevices:
-    """The devices of a live view: collects its records, and builds the section when it has changed."""
+    """The devices of a live view: collects records about devices, and makes the frame section when it has changed."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.window = Window(catalog)

@@ -64,7 +64,7 @@ class History:
         self._past |= {name: schema.rows(schema.KINDS[name], run.table(name)) for name in TOLD}
 
     def take(self, of: Callable[[int], schema.Records]) -> None:
-        """Store new records; ``of`` returns those of a kind of event, given its number in the schema."""
+        """Store new records; ``of`` returns the records of one kind of event, given the kind's number in the schema."""
         for name, past in self._past.items():
             if len(news := of(schema.KINDS[name].number)):
                 self._past[name] = np.concatenate([past, news])

@@ -55,7 +55,10 @@ class Lives:
         return changes[_in(changes[:, ID], self.live[:, ID])]
 
     def news(self) -> tuple[Records, Records, Records]:
-        """Return three tables of rows: those that existed since the last call, those that began, those that ended."""
+        """Return three tables of rows (blocks or segments), about the time since the last call.
+
+        They have the rows that existed at any moment of that time, those that began, and those that ended.
+        """
         ended = np.concatenate([self.live[:0], *self._ended])
         rows = np.concatenate([ended, self.live])
         born = rows[~_in(rows[:, ID], self._told)]

@@ -94,7 +94,8 @@ class Older:
     def _load(self, asked: Read, since: int, until: int, outer: Opened) -> None:
         """Read the events from `since` to `until` (ns) and store their rows; the body of the thread.
 
-        If they cannot be read, store a note on the times of `asked`. `outer` has the scopes that are open throughout.
+        If they cannot be read, store a note that says why, for the times of `asked`. `outer` has the scopes that are
+        open during the whole time.
         """
         try:
             tables = self._recording.between(TABLES, since, until, MOST)
@@ -145,10 +146,11 @@ def with_closed(outer: Opened, scope: Columns, since: int) -> Opened:
 
 
 def combined(newer: Bars, older: Bars, since: int, single: bool) -> Bars:
-    """Return the bars of a row: `newer` from the time `since` (ns) on, and before it `older`, which were read.
+    """Return the bars of a row: those of `newer` from the time `since` (ns) on, before that time those of `older`.
 
-    With `single`, bars of `newer` before that time that are single events replace the bars of `older` at their times,
-    because scopes may have begun before the events that were read.
+    With `single`, also those bars of `newer` that are single events and begin before `since` are returned, in place of
+    the bars of `older` at their times: such an event, a scope, may have begun before the events from which `older` was
+    made.
     """
     newer = newer[:, (newer[T0] >= since) | (single & (newer[COUNT] == 1))]
     at = np.searchsorted(newer[T1], older[T0], "right")

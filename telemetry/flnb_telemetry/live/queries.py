@@ -64,7 +64,11 @@ class EventQueries:
         return {"search": self._search(str(request.get("search", "")).lower(), self.ns(request.get("after", 0)))}
 
     def _rows_of(self, t0: int, t1: int) -> dict[Key, Row]:
-        """Return the rows read last if only they have all events between two times (ns), else those in memory."""
+        """Return the rows for an answer about the time from `t0` to `t1` (ns).
+
+        These are the rows in memory. If they lack events of that time, and the rows that were read last do not, the
+        latter are returned.
+        """
         lacking = any(row.since(1) > t0 for row in self.rows.rows.values())
         read = self.older.timeline if lacking and self.older and self.older.covers(t0, t1) else None
         return read.rows if read else self.rows.rows
@@ -129,7 +133,10 @@ class EventQueries:
         return (schema.PHASES[what], "") if kind == "phase" else (scope if kind == "scope" else kind, "")
 
     def _alike(self, key: Key, row: Row, wanted: tuple[str, str], since: float) -> Ints:
-        """Return the numbers of a row's events with a name and scope that begin at the time ``since`` (ms) or later."""
+        """Return the numbers of those events of a row that have the name and the scope ``wanted``.
+
+        Only events that begin at the time ``since`` (ms) or later are returned.
+        """
         first = int(np.searchsorted(row.events.bars[T0], self.ns(since)))
         pairs, at = np.unique(row.events.bars[PAIR, first:], return_inverse=True)
         both = zip((pairs & (1 << SHIFT) - 1).tolist(), (pairs >> SHIFT).tolist(), strict=True)

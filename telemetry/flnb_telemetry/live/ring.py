@@ -19,9 +19,9 @@ SMALLEST = 1 << 15
 class Ring:
     """Stores the newest records, at most `most`; records that `drop` declares old are overwritten first.
 
-    Memory grows by factors of two while none of the stored records may be overwritten. There is one array for all
-    records, because many arrays that live for seconds, between others that live for milliseconds, would leave holes in
-    the memory of the process.
+    If the memory is full and none of its records is old, its size is doubled, up to `most` records. There is one array
+    for all records, because many arrays that live for seconds, between others that live for milliseconds, would leave
+    holes in the memory of the process.
 
     Args:
         most: the largest number of records.

@@ -272,7 +272,7 @@ class Timeline:
                 found.setdefault(level, []).append(closed)
 
     def _placed(self, context: Ints, places: Ints) -> Ints:
-        """Return the contexts, in those of backward ops with the scope of the forward op; ``places`` as in `_runs`."""
+        """Return the contexts of ops; that of a backward op gets its forward op's scope. For ``places`` see `_runs`."""
         moved = np.flatnonzero(
             (places[1] == schema.BACKWARD) & (places[0] > 0) & (places[0] != self.catalog.scope[context])
         )

@@ -113,7 +113,7 @@ class Live(Run):
                 self._fold()
 
     def refresh(self) -> None:
-        """Receive the events emitted until now; those that a busy pump cannot deliver at once come a little later."""
+        """Receive the events emitted until now; events that a busy pump cannot deliver at once come a little later."""
         if self.end is None:
             pump.flush(PATIENCE)
 
@@ -291,7 +291,7 @@ class Live(Run):
     def _run(self) -> dict[str, Any]:
         """Return the run's name, state, error, backend and memory manager, which every frame contains.
 
-        While the program runs, these are the parts that are active now, later all that ran.
+        While the program runs, backend and manager are those that are active now; later, they are all that were used.
         """
         meta = self.meta | (self._used.active() if self.end is None else {})
         about = {name: safe_text(str(meta.get(name) or "")) for name in ("backend", "manager", "device", "libraries")}

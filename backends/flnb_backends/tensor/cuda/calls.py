@@ -18,7 +18,7 @@ class Calls:
     """The functions of a library with the driver API.
 
     Attributes:
-        path: the library.
+        path: the path of the library, or its name.
         recent: the names of the ops launched last.
         failed: whether a kernel's error was reported, after which every call fails.
     """

@@ -170,7 +170,7 @@ def _compiled(library: dict[str, Any], text: str, options: list[str]) -> tuple[b
 
 
 def _bytes(library: dict[str, Any], name: str, program: c_void_p) -> bytes:
-    """Return the bytes that the NVRTC function ``name`` writes. The NVRTC function ``name`` + "Size" counts them."""
+    """Return the bytes that the NVRTC function ``name`` writes; the function ``name`` + "Size" reports their number."""
     size = c_size_t()
     library[f"{name}Size"](program, byref(size))
     found = ctypes.create_string_buffer(size.value)

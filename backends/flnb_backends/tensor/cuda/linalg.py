@@ -67,7 +67,7 @@ def _distance(x: Buffer, batch: tuple[int, ...]) -> int | None:
 
 
 def operand(x: Buffer, batch: tuple[int, ...]) -> Operand:
-    """Describe x for cuBLAS, its batch axes broadcast to ``batch``; copies x if cuBLAS cannot take its strides."""
+    """Describe x for cuBLAS, with batch axes broadcast to ``batch``; copies x if cuBLAS cannot take its strides."""
     layout, distance = _matrix(x), _distance(x, batch)
     if layout is None or distance is None:
         x = cp.ascontiguousarray(x if distance is not None else cp.broadcast_to(x, (*batch, *x.shape[-2:])))

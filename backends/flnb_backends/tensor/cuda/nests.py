@@ -74,7 +74,9 @@ def written(nests: Sequence[Nest]) -> Written:
 
 
 class _Rows:
-    """Writes one nest as rows: each place of one loop space is a row, and threads go over the places of the other.
+    """Writes one nest as rows: each place of the outer space is a row, or each place of the inner space.
+
+    Threads go along a row, over the places of the other space.
 
     Args:
         nest: the nest.
@@ -198,7 +200,7 @@ class _Rows:
         return sorted(found)
 
     def _compute(self, steps: Sequence[int], values: dict[int, Scalar]) -> None:
-        """Write the steps whose values are not in ``values`` yet, and add these values."""
+        """Write each of the steps whose value is not in ``values`` yet, and add its value to ``values``."""
         for j in steps:
             if j not in values:
                 values[j] = self._value(j, values)

@@ -24,7 +24,7 @@ class Rows(NamedTuple):
     """The rows of an array (outer, n, inner) along its second axis: ``outer * inner`` rows of n elements each.
 
     Attributes:
-        inner: the extent of the last axis, which is the distance, in elements, between two consecutive ones of a row.
+        inner: the extent of the last axis. In memory, the consecutive elements of a row are ``inner`` elements apart.
         chunk: the number of elements in each part of a row that is divided into parts; 0 if rows are not divided.
     """
 

@@ -86,7 +86,7 @@ class Text:
         return self.name(dtype, self._expression(name, dtype, operands[0].dtype, values))
 
     def _expression(self, name: str, dtype: str, source: str, values: list[str]) -> str:
-        """Return an instruction on ``values`` as a CUDA C expression; ``source`` is the dtype of the first value."""
+        """Return the instruction ``name`` on ``values`` as a C expression; ``source`` is the first value's dtype."""
         real = kind(source) == "f"
         if name == "select":
             return "{} ? {} : {}".format(*values)
