@@ -120,14 +120,17 @@ class Captured:
         emit_compile(self.program, t0)
 
     def _hold(self, tensors: Iterable[Tensor]) -> None:
-        """Store the memory and hooks of tensors that are no arguments, and the strides of the gradients in `grown`."""
+        """Store the memory and hooks of the tensors that the function uses and that are not its arguments.
+
+        Also store the strides of the gradients that the leaves in `grown` had.
+        """
         self._strides = [x._data.strides for _, x in self.effects.grown]
         self._held = [(x, x._data, x._node and x._node[PARENTS]) for x in tensors]
 
     def _settings(self, tensors: Sequence[Tensor]) -> list[tuple[Any, str]]:
-        """Return pairs (holder, name) for `referred`: settings on which the step depends, and the hooks of leaves.
+        """Return pairs (holder, name) for `referred`: settings on which the function depends, and the hooks of leaves.
 
-        Settings of the argument ``tensors`` are left out.
+        Settings of the tensors in ``tensors``, which are arguments of the function, are left out.
         """
         watched = [each for each in self.effects.watched if all(each[0] is not x for x in tensors)]
         return watched + [(parents, "functions") for *_, parents in self._held if hasattr(parents, "functions")]

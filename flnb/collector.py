@@ -11,8 +11,8 @@ __all__ = ["tune_gc"]
 class tune_gc:
     """Make Python's garbage collector ignore all present objects and run less often.
 
-    The graphs that flnb records for backward have no reference cycles, so the collector cannot free any of their
-    objects, but visits all of them repeatedly while they grow. ``import flnb`` does not change the collector; only
+    The graphs that flnb records for backward have no reference cycles, so the collector can free none of their objects.
+    It would only visit them repeatedly while the graphs grow. ``import flnb`` does not change the collector; only
     `flnb lab` calls this function. As a context manager, it restores the old settings at the end of the block.
 
     >>> import flnb

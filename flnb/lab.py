@@ -62,8 +62,8 @@ def shipped(name: str, folder: Path | None = None) -> Path:
 def opened(named: str | None) -> Path:
     """Return the path to open: the file or folder ``named``, or a copy if ``named`` is one of flnb's own notebooks.
 
-    If ``named`` is None, return a copy of the first of these notebooks, beside copies of the others, none of which
-    overwrites a file.
+    If ``named`` is None, copy all of flnb's notebooks into one folder, without overwriting files, and return the path
+    of the copy of the first notebook.
     """
     if named is None:
         first = shipped(NOTEBOOKS[0])

@@ -80,7 +80,7 @@ _chosen: ContextVar[Generator] = ContextVar("flnb_generator", default=default_ge
 
 
 def current_generator() -> Generator:
-    """Return the generator from which random functions draw in this thread and context if they are given none.
+    """Return the generator of this thread and context: random functions draw from it unless they are given another.
 
     >>> import flnb
     >>> with flnb.random.use_generator(flnb.random.Generator(7)):

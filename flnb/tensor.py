@@ -90,7 +90,10 @@ class Tensor:
 
     @property
     def _write_note(self) -> list[int]:
-        """A list of one sequence number: that of the last write by this tensor or its views, if it owns its memory."""
+        """A list with one item: the sequence number of the last in-place write noted at this tensor; 0 if none was.
+
+        A write is noted at the tensor that owns the memory, also if a view of this tensor was written to.
+        """
         if not hasattr(self, "_written"):
             self._written = [0]
         return self._written

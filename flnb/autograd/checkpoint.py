@@ -239,9 +239,9 @@ def _edges(root: Node, start: int) -> tuple[dict[int, tuple[Node, Any]], list[Va
     """Follow the graph from ``root`` back to the nodes that were recorded before the sequence number ``start``.
 
     Returns:
-        A dict from the sequence number of each of these nodes to the node and its result's shape and dtype, and a list
-        of the Variables from before ``start`` that nodes of the graph saved: these Variables must not be written until
-        the function runs again.
+        (1) A dict from the sequence number of each node from before ``start`` to a pair: the node, and its result's
+        shape and dtype. (2) A list of the Variables from before ``start`` that nodes of the graph saved; they must not
+        be written until the function runs again.
     """
     found: dict[int, tuple[Node, Any]] = {}
     read: dict[int, Variable] = {}

@@ -234,9 +234,9 @@ class _Transposed(Op):
         return self.op._tangent(tangents, plan.attributes, tensors, y)
 
     def _by_input(self, i: int, v: Any, plan: Any, *saved: Any) -> Any:
-        """Return the gradient of the user's vjp with respect to operand ``i``, given the cotangent v of its result.
+        """Return the gradient of the user's vjp with respect to operand ``i``; None if the vjp does not depend on it.
 
-        None if the vjp does not depend on the operand.
+        ``v`` is the cotangent of the vjp's result.
         """
         g, *tensors, y = saved[:-1]
         again = state.current().grad

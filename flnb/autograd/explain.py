@@ -85,7 +85,7 @@ def check_unwritten(node: Node) -> None:
 
 
 def shape_error(node: Node, position: int, got: Any) -> ValueError:
-    """Return the error for a gradient rule whose result ``got`` has not the spec of argument ``position``."""
+    """Return the error for a gradient rule whose result ``got`` differs in spec from argument number ``position``."""
     plan = node[PLAN]
     given = repr(got._spec) if isinstance(got, Tensor) else repr(got)
     return ValueError(

@@ -113,7 +113,7 @@ def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
         if not isinstance(given, Tensor) or (given.shape, given.dtype) != (g.shape, g.dtype):
             got = repr(given._spec) if isinstance(given, Tensor) else type(given).__name__
             raise ValueError(
-                f"a hook on a gradient must return None or another gradient like it, {g._spec!r}; "
+                f"a hook on a gradient must return None or a gradient of the same shape and dtype, {g._spec!r}; "
                 f"{getattr(function, '__name__', function)!r} returned {got} ({defined_at(function)})"
             )
         g = given

@@ -137,11 +137,11 @@ class Codec:
 
     def encode(self, array: Any) -> Any:
         """Return a smaller array from which `decode` restores ``array``; None if it should stay uncompressed."""
-        raise NotImplementedError(f"codec {self.name!r} does not implement 'encode'")
+        raise NotImplementedError(f"codec {self.name!r} does not implement 'encode': define encode(self, array)")
 
     def decode(self, encoded: Any, out: Any) -> None:
         """Write the decoded array into ``out``, which has the shape and dtype of the array that was encoded."""
-        raise NotImplementedError(f"codec {self.name!r} does not implement 'decode'")
+        raise NotImplementedError(f"codec {self.name!r} does not implement 'decode': define decode(self, encoded, out)")
 
 
 class Zlib(Codec):
@@ -198,9 +198,8 @@ def offload(
     This applies to the tensors that ops inside the ``with`` block save for backward.
 
     A tensor's memory block is moved when the program has dropped the tensor and all its views (otherwise no memory
-    would be freed) and a later op saves a tensor. The block is copied back, to its original manager, when backward
-    computes the gradient of the op that saved it, inside the ``with`` block or after it. Values stay the same, bit by
-    bit. Parameters are not moved.
+    would be freed) and a later op saves a tensor. The block is copied back to its original manager when backward needs
+    the tensor, inside the ``with`` block or after it. Values stay the same, bit by bit. Parameters are not moved.
 
     Args:
         to: the destination: a memory manager (name, class or instance) or a memory device. By default a new caching

@@ -116,7 +116,10 @@ def _single(plan: Plan) -> list[Branch]:
 
 
 def _traced(plan: Plan, places: list[int], condition: str, last: str) -> Branch:
-    """Trace the gradient functions of the inputs number ``places``; ``condition`` and ``last`` as in `Branch`."""
+    """Trace the gradient functions of the inputs at the positions ``places``; returns the branch that runs them.
+
+    ``condition`` and ``last`` are attributes of this `Branch`.
+    """
     trace = PullTracing()
     g = trace.input(plan.spec)
     inputs: list[tuple[Traced, str]] = [(g, "g")]

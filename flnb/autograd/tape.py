@@ -148,7 +148,7 @@ class Linked(Tape):
 
     @property
     def mark(self) -> Any:
-        """Return None, which lets ops make nodes without calling this tape; for a subclass, return `Tape.mark`."""
+        """Return None, so that ops make nodes without calling this tape; for a subclass, the result of `Tape.mark`."""
         return None if type(self) is Linked else super().mark
 
 
@@ -210,8 +210,8 @@ def walk(
 def _walk_from(under_way: Walk, root: Node, tape: Tape, finds_own: bool) -> None:
     """Let ``tape`` run the backward pass from a node, then handle the nodes that the tape did not handle.
 
-    If ``finds_own`` is true, the tape itself finds the nodes that it recorded; a cotangent that is left at one of
-    them is then an error.
+    If ``finds_own`` is true, the tape itself finds the nodes that it recorded. Then a cotangent that is left at such a
+    node is an error.
     """
     if root[PLAN] is None:
         under_way.leaves.append(root)

@@ -98,7 +98,7 @@ def _inner(left: Any, right: Any) -> Any:
 def _finish(gradients: list[Any], inputs: list[Any], nested: bool) -> list[Any]:
     """Return the gradients of ``inputs``, with zeros in place of None.
 
-    They are plain Tensors unless ``nested``: unless an outer transform will differentiate them.
+    ``nested`` says that an outer transform will differentiate the gradients; otherwise they become plain Tensors.
     """
     filled = [zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True)]
     return _untaped(filled, nested)

@@ -43,8 +43,8 @@ class Walk:
             adds them to ``cotangents``. It then empties the node, unless ``retain`` is true.
         cotangents: a dict from the sequence number of a node that was not pulled yet to the sum of its cotangents so
             far: a raw buffer if ``buffers`` is true, otherwise a Tensor.
-        reached: nodes that have received a first cotangent; the tape removes them from this list. Nodes whose mark is
-            ``own`` are not added, because their tape finds them by itself.
+        reached: nodes that have received a first cotangent; the tape removes them from this list. If the tape finds its
+            own nodes by itself, they are not added. Such nodes have the mark ``own``.
         leaves: leaves at which a cotangent has arrived.
         stops: sequence numbers of the nodes at which the pass ends.
         arrived: the nodes in ``stops`` that the pass has reached, with their cotangents.
@@ -116,7 +116,10 @@ class Walk:
         return pull
 
     def _arrived_at(self, parents: tuple[Any, ...]) -> list[Any]:
-        """Return the sums of the cotangents, as buffers, that have arrived at a node's parents so far."""
+        """Return a list of buffers: for each of a node's parents, the sum of the cotangents that it has received.
+
+        Parents without a cotangent are left out.
+        """
         return [self.cotangents[p[2]] for p in parents if p is not None and p[2] in self.cotangents]
 
     def _explain_failure(self, error: Exception, node: Node, g: Tensor) -> NoReturn:
@@ -157,7 +160,10 @@ class Walk:
         return tensor
 
     def _sum(self, key: int, before: Any, g: Any) -> Any:
-        """Return the sum of two cotangents of node ``key``; ``before`` is overwritten if nothing else refers to it."""
+        """Return ``before`` + ``g``, two cotangents of the node with the sequence number ``key``.
+
+        The sum is written into ``before`` if nothing else refers to that.
+        """
         if self.create_graph:
             return e.add(before, g)
         if key in self._owned:

@@ -159,7 +159,7 @@ class _Watch(Observer):
             self.live.add(self.events[-1].output)
 
     def _number(self, buffer: Any, fresh: bool = False) -> int:
-        """Return a buffer's number. Arrays on the same memory have one number; ``fresh`` assigns a new number."""
+        """Return a buffer's number, shared by arrays on the same memory; with ``fresh``, the buffer gets a new one."""
         address = getattr(buffer, "__array_interface__", {"data": (id(buffer), False)})["data"][0]
         place = (address, getattr(buffer, "shape", ()))
         known = self._numbers.get(id(buffer), None if fresh else self._numbers.get(place))

@@ -65,11 +65,9 @@ class Contestant:
         return {"wall": perf_counter() - wall, "processor": process_time() - processor}
 
     def memory(self) -> dict[str, Any]:
-        """Run the first iterations; return memory statistics.
+        """Run the first iterations, before any other method is called; return a dict of memory statistics.
 
-        These are the entries of `counted`, and ``grown``: the bytes by which the process grew (None if unknown).
-
-        This must be called before any other method.
+        The dict has the entries of `counted`, and ``grown``: the bytes by which the process grew (None if unknown).
         """
         self.run(WARM_UP, update=True)
         peak = resident("VmHWM")

@@ -30,7 +30,7 @@ class Training(Contestant):
         weights: an .npz file with initial parameters, which the first contestant writes and the others load.
 
     Raises:
-        ValueError: the backend's name ends in "+" and anything but "jit".
+        ValueError: the backend's name contains a "+" that "jit" does not follow.
     """
 
     def __init__(self, model: str, scale: str, backend: str, weights: str) -> None:

@@ -100,7 +100,7 @@ def packed(lengths: Sequence[int], budget: int) -> list[int]:
     bounds, longest = [0], 0
     for i, length in enumerate(lengths):
         if not 0 < length <= budget:
-            raise ValueError(f"flnb: sample {i} has length {length}; a batch takes lengths from 1 to its size {budget}")
+            raise ValueError(f"flnb: sample {i} has length {length}, expected 1 to {budget}, a batch's padded size")
         longest = max(longest, length)
         if longest * (i + 1 - bounds[-1]) > budget:
             bounds.append(i)
@@ -111,8 +111,8 @@ def packed(lengths: Sequence[int], budget: int) -> list[int]:
 def padded(samples: list[tuple[Any, ...]], value: float = 0) -> tuple[Tensor, ...]:
     """Make a batch of samples that differ in shape: entries are padded at their ends with ``value`` and stacked.
 
-    For use as ``BatchDataset(..., collate=flnb.data.padded)``. Entry i of the result has the extents of the largest
-    entry i of the samples.
+    For use as ``BatchDataset(..., collate=flnb.data.padded)``. Entry i of the result is as long, along each axis, as
+    the longest entry i of the samples.
 
     >>> import numpy as np
     >>> import flnb

@@ -93,7 +93,7 @@ def _contents(source: Path, checksum: bool) -> Iterator[tuple[str, bytes]]:
 
 
 def _same(source: Path, got: str, expected: str) -> None:
-    """Raise a ValueError if the checksum of a file is not the expected one."""
+    """Raise a ValueError unless ``got``, the checksum of the file ``source``, is ``expected``."""
     if got != expected:
         raise ValueError(
             f"flnb: cifar10: {source} ({source.stat().st_size:,} bytes) has MD5 {got}, expected {expected}: it is cut "

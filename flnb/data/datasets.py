@@ -54,17 +54,17 @@ class Dataset:
     _resumed: Position | None = None
 
     def __len__(self) -> int:
-        raise NotImplementedError(f"flnb: {type(self).__name__} defines no __len__")
+        raise NotImplementedError(f"flnb: {type(self).__name__} must define __len__(), the number of its samples")
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        raise NotImplementedError(f"flnb: {type(self).__name__} defines no __getitem__(index)")
+        raise NotImplementedError(f"flnb: {type(self).__name__} must define __getitem__(index), which returns a sample")
 
     def take(self, indices: Indices) -> tuple[Any, ...]:
         """Return the samples with these indices as one batch: their entries are stacked along a new first axis."""
         return stacked([self[int(index)] for index in indices])
 
     def _at_epoch(self, epoch: int) -> Self:
-        """Return a copy of this dataset, and of the datasets it wraps, whose order is that of the given epoch."""
+        """Return a copy of this dataset in the order of the given epoch; the datasets that it wraps are copied, too."""
         fixed = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Dataset):
@@ -137,7 +137,7 @@ class Dataset:
         """Convert an index that may count from the end to one from 0, or raise an IndexError if it is out of range."""
         size = len(self)
         if not -size <= index < size:
-            raise IndexError(f"flnb: {type(self).__name__} of {size} has no item {index}")
+            raise IndexError(f"flnb: {type(self).__name__} of length {size} has no item {index}")
         return index % size
 
     def _check_all(self, indices: Any) -> Indices:
@@ -150,7 +150,7 @@ class Dataset:
             )
         wrong = given[(given < -size) | (given >= size)]
         if wrong.size:
-            raise IndexError(f"flnb: {type(self).__name__} of {size} has no item {wrong[0]}")
+            raise IndexError(f"flnb: {type(self).__name__} of length {size} has no item {wrong[0]}")
         return np.where(given < 0, given + size, given).astype(np.int64)
 
 
@@ -216,7 +216,7 @@ class TensorDataset(Dataset):
         lengths = [tensor.shape[0] if tensor.ndim else None for tensor in self.tensors]
         if not lengths or None in lengths or len(set(lengths)) != 1:
             shapes = [tuple(tensor.shape) for tensor in self.tensors]
-            raise ValueError(f"flnb: TensorDataset takes arrays with the same first axis, got shapes {shapes}")
+            raise ValueError(f"flnb: TensorDataset takes arrays whose first axes are equally long, got shapes {shapes}")
 
     def __len__(self) -> int:
         return self.tensors[0].shape[0]

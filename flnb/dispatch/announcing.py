@@ -47,9 +47,9 @@ def aside(manager: MemoryManager) -> Iterator[None]:
 def announce(lane: Lane) -> None:
     """Emit the segments and live blocks that exist when a recording begins.
 
-    Included are the active manager, the manager that the user has set (not active if the backend has another device),
-    and managers marked by `aside`. The blocks of a device's own manager are emitted when the device is first used.
-    Blocks of other managers are not part of the recording.
+    This concerns the active manager; the manager that the user has set, which is not active if the backend's memory is
+    on another device; and managers marked by `aside`. The blocks of a device's own manager are emitted when the device
+    is first used. Blocks of other managers are not part of the recording.
     """
     drain()
     here = state.current()

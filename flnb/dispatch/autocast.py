@@ -85,7 +85,7 @@ class autocast(state.use):
             store master weights in float32). "O3" computes everything in half precision.
         dtype: the half-precision dtype, float16 or bfloat16 (which needs the extra "bfloat16").
         half: names of the ops computed in half precision, instead of the level's list (see `LEVELS`). These ops are
-            removed from the other list. A composite such as "layer_norm" is one op; for a `custom_op`, pass the op.
+            removed from the other list. A composite such as "layer_norm" is one op. Pass a `custom_op` itself.
         full: names of the ops computed in float32, instead of the level's list.
 
     A parameter is cast once in a region, and again after it was written or after a backward pass. With float16, scale
@@ -188,7 +188,7 @@ class Region(Interpreter):
             return enter(op, self._cast(grad, op, operands), attributes)
 
     def _cast(self, grad: bool, op: Op, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return an op's arguments, cast if the region has a dtype for the op; ``grad``: whether casts are recorded."""
+        """Return an op's arguments, cast if the region has a dtype for the op; ``grad`` says if casts are recorded."""
         target = self.targets.get(op.name)
         if target is None:
             return arguments

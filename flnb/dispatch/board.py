@@ -230,7 +230,10 @@ class Board:
         return b"".join(found)
 
     def take(self, report: bytes) -> int:
-        """Store the rows of a report and compare their calls with this rank's; returns the number of the other host."""
+        """Store the rows that another host reported, and compare their calls with this rank's.
+
+        Returns the number of the host that made the report.
+        """
         for begin in range(8, len(report), 8 + _ROW):
             rank = int.from_bytes(report[begin : begin + 8], "little")
             row = bytearray(report[begin + 8 : begin + 8 + _ROW])

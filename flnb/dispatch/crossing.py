@@ -202,7 +202,7 @@ def missed(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: 
 
 
 def intercepted(op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any = None) -> Any:
-    """Run an op that its entry cannot run, because of an interpreter or because tensors are of another backend."""
+    """Run an op in place of its entry, if there is an interpreter, or if tensors belong to another backend."""
     here = scoped() or state.session
     if op.separately is not None and not (here.interpreters and here.interpreters[-1].combines):
         return op.separately(*operands, *attributes)

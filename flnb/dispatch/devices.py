@@ -89,7 +89,7 @@ class Driver(Protocol):
         """Return a kernel's requests, sectors, shared-memory requests and bank conflicts; zeros on a real device."""
 
     def seconds_if_over(self, begin: int, end: int) -> float | None:
-        """Return the seconds between two events; None if one has not happened yet, or on an error."""
+        """Return the seconds between two events, given their handles; None if one has not happened, or on an error."""
 
 
 class Anchor(NamedTuple):
@@ -238,7 +238,7 @@ class Watch:
             return Task(self, stream, queued.seq if queued else _next_seq(), queued)
 
     def describe(self, lane: Lane | None = None) -> None:
-        """Emit the device's description if it has changed, and always to ``lane`` if there is one."""
+        """Emit the device's description to all recordings if it has changed, and to ``lane``, if given, in any case."""
         emulated = self.driver.emulated
         if emulated != self._told or not self._info:
             self._told, (order, seed) = emulated, emulated or ("", 0)

@@ -32,9 +32,10 @@ class Effects:
         calls: functions to call before each run, in order.
         last: functions to call after each run.
         cleared: the leaves whose gradient the step sets to None.
-        ungiven: ids of the nodes of leaves that had no gradient when the step asked for it and before it cleared any.
+        ungiven: ids of the nodes of leaves that had no gradient when the step asked for it; leaves whose gradient the
+            step itself had cleared are left out.
         used: leaves that the step reads, by the id of their nodes.
-        others: other tensors that the step reads, by their ids: such as Variables that require no grad now.
+        others: other tensors that the step reads, such as Variables that require no grad now, by the tensors' ids.
         grown: pairs of a leaf and the gradient that it had before the step, if the step reads that gradient.
         drawn: copies of the random tensors that the step has drawn, in order.
         next_draw: position in ``drawn`` of the next random tensor. While backward runs a checkpointed function again,

@@ -111,8 +111,8 @@ def emit_leaf(lane: Any, leaf: Node, spec: Spec) -> tuple[int, int]:
     """Emit an event with a leaf's name.
 
     Returns:
-        The code of the leaf's shape and dtype, to be added to the kind of further events; and the number of the
-        name.
+        Two numbers for other events about the leaf: the code of its shape and dtype, which is added to the event's
+        kind, and the number of its name.
     """
     plan = intern.plans.id_of(intern.Plan("leaf", "memory", spec.shape, spec.dtype.name, spec.nbytes))
     name = intern.strings.id_of(leaf[NAME]) if leaf[NAME] else 0

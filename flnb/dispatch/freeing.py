@@ -45,9 +45,9 @@ append_dropped: Any = dropped.append
 def drain(mine: Block | None = None) -> None:
     """Free every block in the queue: those whose arrays were deleted.
 
-    If a manager's `free` raises an error, the block stays allocated and a warning is issued; for the block ``mine`` the
-    error itself is raised. An entry is removed from the queue only after its block was freed, so that Ctrl-C loses no
-    block. An entry whose block was already freed is ignored.
+    If a manager's `free` raises an error, the block stays allocated and a warning is issued; but if the block is
+    ``mine``, the error itself is raised. An entry is removed from the queue only after its block was freed, so that
+    Ctrl-C loses no block. An entry whose block was already freed is ignored.
     """
     while dropped:
         try:

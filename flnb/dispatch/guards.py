@@ -54,7 +54,10 @@ def changed(guards: Iterable[Guard]) -> frozenset[int]:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of a container's items, as a dict or list, or of an array; return large or other objects as is."""
+    """Return a copy of a container's items (a dict or list), or of an array.
+
+    Large containers and arrays, and objects of other types, are returned themselves.
+    """
     if isinstance(value, np.ndarray):
         return np.array(value) if value.nbytes <= MOST_BYTES else value
     if not is_mutable(value) or len(value) > MOST_ITEMS:

@@ -140,9 +140,10 @@ def _freed_more(manager: MemoryManager) -> bool:
 
 
 def _undo(manager: MemoryManager, block: Any, valid: bool, error: BaseException) -> None:
-    """Give up a block that reached no caller because of ``error``.
+    """Free a block that its caller will not receive, because ``error`` was raised after the block's allocation.
 
-    ``valid`` says that the block had passed the checks before the error.
+    ``valid`` says whether the block had passed the checks. A block that failed them is left as it is, unless ``error``
+    is an interruption such as Ctrl-C.
     """
     if valid or not isinstance(error, Exception):
         with manager.ledger.lock:

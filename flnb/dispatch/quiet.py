@@ -77,7 +77,10 @@ class Reporting:
 
 
 def _reporting_state(variable: ContextVar[Any]) -> Any:
-    """Return the error state in which NumPy appends errors to the list in `_errors`; cached for each user's state."""
+    """Return the error state in which NumPy appends errors to the list in `_errors`, beside the user's settings.
+
+    It is made from the user's error state, the value of ``variable``, and cached until the user changes that.
+    """
     global _reporting
     users = variable.get()
     known, state = _reporting

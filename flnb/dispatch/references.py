@@ -74,7 +74,7 @@ def find(holder: Any, name: str | None) -> Any:
 
 
 def items_of(value: Any) -> list[Any]:
-    """Return the items of a container, or the values of a dict; none of a long one or of another object."""
+    """Return a list of a container's items, or of a dict's values; it is empty for long ones and other objects."""
     if not isinstance(value, (list, tuple, dict, set, frozenset, deque)) or len(value) > LONGEST:
         return []
     return list(value.values() if isinstance(value, dict) else value)
@@ -92,7 +92,7 @@ class _References:
         pairs: the pairs (holder, name), by the holder's id and the name.
         waiting: the objects that `examine_all` has yet to examine.
         names: the names of attributes in the code of all functions found.
-        owners: the objects, classes and modules of whose attributes those in ``names`` are added.
+        owners: objects, classes and modules; their attributes whose names are in ``names`` are added to ``pairs``.
     """
 
     def __init__(self, function: Any) -> None:
@@ -160,7 +160,7 @@ class _References:
             self.add(function, "__kwdefaults__")
 
     def _add_attributes(self, owner: Any) -> None:
-        """Add the attributes of an object, or of a class or module, that the code names, and its special methods."""
+        """Add the attributes of an object, class or module that the code names, and special methods of its class."""
         inside = getattr(owner, "__dict__", None)
         own = inside if type(inside) is dict else {}
         for name in self.names & own.keys():

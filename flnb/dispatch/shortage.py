@@ -23,7 +23,7 @@ def out_of_memory(
     Args:
         manager: the memory manager that failed.
         nbytes: the bytes requested.
-        plan_code, category: the request's op and category, as in `flnb.memory.allocate`.
+        plan_code, category: the numbers of the request's op and memory category, as in `flnb.memory.allocate`.
         cause: the error that the manager raised.
     """
     lease, now, segments = manager.device, clock(), manager.snapshot()

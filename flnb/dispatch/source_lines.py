@@ -36,9 +36,10 @@ def is_own(filename: str) -> bool:
 
 
 class _Own(dict[str, bool]):
-    """A dict from file names to bools: True for files of flnb, for whose frames `outside` finds the user's frame.
+    """A dict from file names to bools: True if `outside` must be called for a frame of the file.
 
-    While whole stacks are recorded, every value is True, because `outside` is needed to return the stack.
+    That is so for files of flnb, because `outside` finds the user's frame; and for all files while whole stacks are
+    recorded, because `outside` returns the stack.
     """
 
     full = False

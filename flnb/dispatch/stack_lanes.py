@@ -25,7 +25,7 @@ MOST = 1 << 16
 
 
 class StackLane(Lane):
-    """A lane whose `context` includes the call stack of the code that reads it, reduced to the user's frames."""
+    """A lane whose `context`, when it is read, includes the present call stack, reduced to the user's frames."""
 
     __slots__ = ()
 
@@ -45,9 +45,9 @@ class StackLane(Lane):
 
 
 def with_stack(base: int, frame: FrameType | None) -> int:
-    """Return the number of the context ``base`` with the call stack of a frame added.
+    """Return the number of a context like number ``base``, with the call stack of ``frame`` added.
 
-    If the context has a source line already, it is returned unchanged.
+    If context ``base`` has a source line already, ``base`` is returned.
     """
     place: intern.Context = intern.contexts.items[base]
     if place.line:

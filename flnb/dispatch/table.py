@@ -158,7 +158,7 @@ class Op:
         return self.complete(Plan(self, specs, attributes, result._spec))
 
     def complete(self, plan: Plan) -> Plan:
-        """Add to a composite's plan which values are saved and which primitives are called; return the plan."""
+        """Store in a composite's plan which values are saved and which primitives are called; return the plan."""
         trace = Tracing()
         inputs = [trace.input(spec) for spec in plan.specs]
         with use_interpreter(trace), state.recording(False):
@@ -183,9 +183,10 @@ class Combined(Op):
 
     The backend's method is optional. It is called for tensors of one dtype whose shapes the shape rule accepts.
     Otherwise, and for interpreters, ``separately(*operands, *attributes)`` calls the ops, as if the user had done so:
-    each has an event and a node of its own. The gradients, ``pulls``, belong to the one call.
+    each has an event and a node of its own. ``pulls`` are the gradient functions of the combined call.
 
-    If the one call creates a tensor (`flnb.dispatch.crossing.create`), ``separately`` takes its spec and arguments.
+    For an op that makes a tensor from no tensor, ``separately(spec, *arguments)`` is called, with the arguments of
+    `flnb.dispatch.crossing.create`.
     """
 
     primitives: frozenset[str] = frozenset()
@@ -203,7 +204,7 @@ class Combined(Op):
         return bool(specs[0].dtype.kind == "f")
 
     def complete(self, plan: Plan) -> Plan:
-        """Store in a plan the names of the primitives that the one call replaces; return the plan."""
+        """Store in a plan the names of the primitives that the combined call replaces; return the plan."""
         if self.primitives:
             plan.primitives = self.primitives
             return plan
@@ -238,8 +239,8 @@ class JointPull(Op):
 class Update(JointPull):
     """An op that updates several tensors in place in one call of a backend's method, such as a step of Adam.
 
-    The caller runs the ops named in ``primitives`` instead, with the same result, if the backend has no such method, or
-    if a subclass of the backend overrides one of these ops but not the update.
+    Without such a method, the caller runs the ops named in ``primitives``, with the same result. It also does so if a
+    subclass of the backend overrides one of these ops but not the update.
     """
 
     primitives: frozenset[str] = frozenset()

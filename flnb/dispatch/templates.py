@@ -21,8 +21,8 @@ class Form(NamedTuple):
         operands: the number of operands.
         attributed: whether a tuple of attributes follows the operands.
         numbers: whether one operand may be a Python number.
-        makes: "memory" for a result in new memory, "combined" for that of a combined op, whose method the backend may
-            lack, "view", or "kept" for a composite's result with the values that its gradient reads.
+        makes: "memory" for a result in new memory; "combined" for the result of a combined op (the backend may lack a
+            method for it); "view" for a view; "kept" for a composite's result and the values that its gradient reads.
         into: "" for a new result, "out" to write into a tensor given last.
     """
 

@@ -32,7 +32,7 @@ class Work:
 
     def test(self) -> bool:
         """Return whether the operation has finished on this rank, without blocking; may also advance the operation."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement 'test'")
+        raise NotImplementedError(f"{type(self).__name__} does not implement 'test': define test(self)")
 
 
 class Done(Work):
@@ -146,7 +146,7 @@ class Rendezvous:
 
     def put(self, key: str, value: bytes) -> None:
         """Store a value under a key that every rank can read; each key is used once."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement 'put'")
+        raise NotImplementedError(f"{type(self).__name__} does not implement 'put': define put(self, key, value)")
 
     def get(self, key: str, timeout: float) -> bytes:
         """Return a key's value, waiting until some rank has stored it.
@@ -154,7 +154,7 @@ class Rendezvous:
         Raises:
             TimeoutError: no rank has stored a value for the key within ``timeout`` seconds.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement 'get'")
+        raise NotImplementedError(f"{type(self).__name__} does not implement 'get': define get(self, key, timeout)")
 
     def close(self) -> None:
         """Release the rendezvous's resources; values stored by this rank may be lost."""

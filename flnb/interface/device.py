@@ -294,7 +294,7 @@ class Lease:
     def _check_held(self, call: str, segment: Segment) -> None:
         """Raise a `ValueError` if a segment does not belong to this lease; the message names the method ``call``."""
         if segment.id not in self.segments:
-            raise ValueError(f"{call}: segment {segment.id} is not held by this manager; it was released before")
+            raise ValueError(f"{call}: segment {segment.id} is not held by this manager, at least not any more")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)

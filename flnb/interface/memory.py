@@ -232,7 +232,10 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         return int(self.device.min_block)
 
     def alloc(self, nbytes: int, stream: int = 0, hint: AllocHint | None = None) -> Block:
-        """Return a block of at least ``nbytes`` bytes at a multiple of 64, or raise `MemoryError`."""
+        """Return a block of at least ``nbytes`` bytes at a multiple of 64, or raise `MemoryError`.
+
+        ``stream`` is the handle of the device's stream that will use the block; 0 if the device has no streams.
+        """
         raise self.lacks("alloc")
 
     def free(self, block: Block) -> None:
@@ -334,7 +337,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
 def _named(cls: type[MemoryManager], given: tuple[Any, ...]) -> dict[str, Any]:
     """Return a dict from parameter names to the positional arguments ``given`` to a manager class; the device is first.
 
-    If the signature cannot be inspected (it is written in C, or behind a decorator), placeholder names are used. Then
+    If the constructor's signature cannot be inspected (it is in C, or decorated), placeholder names are used. Then
     creating an equal manager fails with an error instead of losing settings silently.
     """
     try:

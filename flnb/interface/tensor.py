@@ -113,7 +113,7 @@ class TensorBackend(Part, kind="backend"):
     def recorder(self, plan: Any, index: int) -> Any:
         """Return the function that records a composite op or its gradient instead of computing it.
 
-        Called if the backend `defers`, with the op's index among all ops.
+        Called if the backend `defers`, with the plan of a call and the op's index among all ops.
         """
         raise self.lacks("recorder")
 

@@ -26,10 +26,9 @@ __all__ = ["BERT", "BERT_RECIPE", "masked_tokens"]
 class BERT(Module):
     """Predict every token from all tokens around it: (N, T) -> logits (N, T, vocabulary) (Devlin et al. 2019).
 
-    Called as ``bert(tokens, positions)`` with positions (N, K), it returns the logits at these positions alone,
-    (N, K, vocabulary), which is what training on hidden tokens needs. The layers are those of the paper's section 3:
-    attention and two linear maps with GELU, each followed by a layer norm. Embeddings of tokens and learnt positions
-    are added and normalised.
+    ``bert(tokens, positions)`` with positions (N, K) returns the logits at these positions alone, (N, K, vocabulary):
+    training on hidden tokens needs no others. The layers are those of the paper's section 3: attention and two linear
+    maps with GELU, each followed by a layer norm. Embeddings of tokens and learnt positions are added and normalised.
 
     The defaults have 406M parameters, as many as the "BERT-like" network in table 3 of Kahn et al. 2022 (Flashlight),
     which is not described further. They are BERT's large size (section 3) without the parts for pairs of sentences,

@@ -23,7 +23,7 @@ class Convolutional(Module):
         widths: the number of channels that ``features`` return, the width of each hidden linear map, and the number of
             classes.
         dropout: the probability of dropping a feature.
-        before: whether dropout comes before each hidden linear map or after the map's ReLU.
+        before: whether dropout comes before each hidden linear map; if false, it comes after the map's ReLU.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def expect_tokens(model: object, tokens: Any, vocabulary: int, length: int | Non
         limit = "" if length is None else f" at most {length}"
         raise ValueError(f"{name}: expected tokens (N, T) with T{limit or ' > 0'}, got {tuple(tokens.shape)}")
     if tokens.dtype.kind not in "iu":
-        raise TypeError(f"{name}: tokens are places in a vocabulary and must be integers, got {tokens.dtype.name}")
+        raise TypeError(f"{name}: tokens are indices into a vocabulary and must be integers, got {tokens.dtype.name}")
     least, most = tokens._bounds()
     if least < 0 or most >= vocabulary:
         raise IndexError(f"{name}: expected tokens from 0 to {vocabulary - 1}, got tokens from {least} to {most}")

@@ -176,7 +176,7 @@ def _in_order(found: list[Any], order: list[Any]) -> Any:
 
 
 def _check_range(what: str, integers: Any, end: int) -> None:
-    """Raise an IndexError unless all integers are in range(end)."""
+    """Raise an IndexError unless all integers are in range(end); the message names them by the word ``what``."""
     least, most = integers._bounds()
     if least < 0 or most >= end:
         raise IndexError(f"{what} go from {least} to {most}, expected 0 to {end - 1}")

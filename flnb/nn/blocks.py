@@ -49,8 +49,7 @@ class TDSBlock(Module):
         future = neighbours - neighbours // 2 if future is None else future
         if not 0 <= future <= neighbours:
             raise ValueError(
-                f"TDSBlock: future must be from 0 to {neighbours}, the neighbours in a kernel of {kernel_size}, got "
-                f"{future}"
+                f"TDSBlock: future must be from 0 to {neighbours} (for kernel_size={kernel_size}), got {future}"
             )
         self.channels, self.width, self.kernel_size, self.future = channels, width, kernel_size, future
         self.norm_time = norm_time
@@ -98,7 +97,7 @@ class Conformer(Module):
         feedforward: the number of features between the two linear maps of a feed-forward module.
         kernel_size: the number of steps that a kernel of the convolution covers.
         dropout: the probability of dropping a feature, and an attention weight.
-        context: the longest length of a sequence; 0 for attention without distances.
+        context: the largest length of a sequence; 0 for attention that ignores distances.
 
     >>> import flnb, flnb.nn as nn
     >>> nn.Conformer(features=8, heads=2, feedforward=16, kernel_size=3)(flnb.ones((3, 5, 8))).shape

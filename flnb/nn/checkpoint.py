@@ -106,7 +106,11 @@ def load_checkpoint(path: str | os.PathLike[str], /, *, random: bool = True, **p
 def _parsed(
     path: str | os.PathLike[str], text: str, arrays: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Parse a checkpoint's JSON; returns the states by part, plain values by name, and the random generator's state."""
+    """Parse ``text``, a checkpoint's JSON, and put ``arrays``, a dict by name, in the places where it refers to them.
+
+    Returns:
+        A dict of the states by part, a dict of the plain values by name, and the random generator's state.
+    """
     try:
         tree = json.loads(text, object_hook=lambda found: arrays[found[ARRAY]] if ARRAY in found else found)
         return dict(tree["states"]), dict(tree["values"]), tree["random"]
@@ -118,7 +122,7 @@ def _parsed(
 
 
 def _has_state(part: Any) -> bool:
-    """Return whether a part has a state dict, rather than being a plain value."""
+    """Return whether a part has a method ``state_dict`` or an attribute ``state``, rather than being a plain value."""
     return hasattr(part, "state_dict") or hasattr(part, "state")
 
 

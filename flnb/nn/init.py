@@ -99,7 +99,7 @@ def truncated_normal(
     if not below_high - below_low >= LEAST_MASS:
         raise ValueError(
             f"init.truncated_normal: {below_high - below_low:.2%} of the normal distribution with mean {mean} and std "
-            f"{std} lies in [{low}, {high}], expected 1% or more; move the cuts, or use uniform"
+            f"{std} lies in [{low}, {high}], expected 1% or more; change low or high, or use uniform"
         )
     x = normal(shape, mean, std, dtype, generator)
     while ops.any(outside := ops.logical_or(x < low, x > high)):

@@ -90,7 +90,7 @@ class GroupNorm(Module):
 
 
 def _affine(shape: tuple[int, ...], wanted: bool, bias: bool = True) -> tuple[Parameter | None, Parameter | None]:
-    """Return a weight of ones and a bias of zeros; both are None unless ``wanted``, the bias also unless ``bias``."""
+    """Return a weight of ones and a bias of zeros (without ``bias``, None); without ``wanted``, both are None."""
     if not wanted:
         return None, None
     dtype = default_dtype()

@@ -71,7 +71,9 @@ class running_again(WithBlock[None]):
 
 
 class _Twice:
-    """A module call that is repeated in backward, in the training modes of the first call; buffers are not changed.
+    """A module call that is repeated in backward, in the training modes of the first call.
+
+    The repetition does not change the module's buffers.
 
     Attributes:
         module: the module.

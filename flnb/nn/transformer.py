@@ -26,7 +26,7 @@ class MultiheadAttention(Module):
     query attends to a key, or numbers that are added to the scores. With ``is_causal`` no query attends to later
     positions. Returns (N, L, features).
 
-    With ``context``, the longest length of a sequence, scores also depend on the distance of query i and key j: the
+    With ``context``, the largest length of a sequence, scores also depend on the distance of query i and key j: the
     product of the query and row j - i of the parameter ``relative`` is added (Shaw et al. 2018, section 3.2). All heads
     share this parameter.
 
@@ -106,7 +106,7 @@ class _Layer(Module):
     def _make(
         self, features: int, feedforward: int, dropout: float, activation: str, norm_first: bool, bias: bool = True
     ) -> None:
-        """Make the linear maps and store the settings; a subclass calls this after it has made its attention."""
+        """Make the linear maps and store the settings (see `TransformerEncoderLayer`), after attention was made."""
         if activation not in ACTIVATIONS:
             raise ValueError(f"{type(self).__name__}: activation must be 'relu' or 'gelu', got {activation!r}")
         self.norm_first, self.activation = norm_first, activation

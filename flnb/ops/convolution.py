@@ -114,7 +114,10 @@ def _declare(rank: int) -> Op:
 
 
 def _declare_biased(convolve: Op, rank: int) -> Op:
-    """Declare the combined op of ``convolve``, a convolution of images with ``rank`` dimensions, and adding a bias."""
+    """Declare the combined op of a convolution and the addition of a bias.
+
+    ``convolve`` is the op of the convolution, ``rank`` the number of the images' dimensions.
+    """
     of_image, of_weight = (pull.function for pull in convolve.pulls)  # type: ignore[union-attr]
 
     def infer(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -> tuple[Extents, Any]:

@@ -64,8 +64,8 @@ def _gaps(w: Any, cotangent: Any) -> Any:
     """Return the matrix of 1 / (w_j - w_i), with 0 on the diagonal, for eigenvalues or squared singular values w.
 
     The vectors of equal values are not unique (they can be rotated into each other), so a gradient with respect to
-    these vectors is not defined. Therefore, where w_i and w_j are equal, the result is NaN if the element of
-    ``cotangent`` by which the caller will multiply it is not zero; otherwise the result is 0.
+    these vectors is not defined. The caller will multiply the result by ``cotangent``. Therefore, where w_i and w_j are
+    equal, the result is NaN if that element of ``cotangent`` is not zero; otherwise it is 0.
     """
     difference = expand_dims(w, axis=-2) - expand_dims(w, axis=-1)
     equal = e.equal(difference, 0.0)
@@ -283,8 +283,9 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     """Singular value decomposition, ``x = (U * S) @ Vh``, of x (..., M, N), with K = min(M, N) singular values S.
 
     With ``full_matrices`` U (..., M, M) and Vh (..., N, N) are square; without it they are (..., M, K) and (..., K, N).
-    The vectors that make U or Vh square are not unique. A function of these vectors has a gradient if its result
-    is unique, for example the projection onto their span; other functions raise a ValueError in the backward pass.
+    The vectors that make U or Vh square are not unique. A function of these vectors has a gradient if every choice of
+    them leads to the same result, as for the projection onto their span. Other functions raise a ValueError in the
+    backward pass.
 
     >>> import flnb
     >>> flnb.linalg.svd(flnb.asarray([[0.0, 2.0], [1.0, 0.0]])).S.tolist()

@@ -56,7 +56,10 @@ def _numpy(value: Any) -> Any:
 
 
 def _refused(called: str, name: str) -> TypeError:
-    """Return the error for a call of a NumPy function on Tensors; ``name`` is the name of flnb's function."""
+    """Return the error for a call of a NumPy function on Tensors.
+
+    ``called`` is the function's full name for the message, such as "np.sum", and ``name`` the name to look for in flnb.
+    """
     meant = REARRANGED.get(name, f"flnb.{name}" if name in ops.__all__ else "")
     ours = f"use {meant}, or " if meant else ""
     return TypeError(f"{called} does not compute on flnb Tensors: {ours}give it NumPy arrays: tensor.numpy()")

@@ -177,7 +177,8 @@ def det(x: ArrayLike, /) -> Tensor:
 def _pull_slogdet(g: Any, x: Any, results: Any) -> Any:
     """Gradient of slogdet.
 
-    With t = tr(inv(x) dx), the logarithm changes by Re t, and the sign of complex determinants by i Im t sign.
+    With t = tr(inv(x) dx), the logarithm changes by Re(t), and the sign of a complex determinant by i Im(t) times the
+    sign.
     """
     g_sign, g_log = g
     if x.dtype.kind == "c":

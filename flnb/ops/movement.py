@@ -166,7 +166,7 @@ def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
 
 
 def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
-    """Return ``g``, the gradient of a tensor after it was broadcast, summed to the ``shape`` before that."""
+    """Sum ``g``, the gradient of a broadcast tensor, to ``shape``, the shape that the tensor had before."""
     from flnb.ops.reduction import sum
 
     if g.shape == shape:
@@ -202,7 +202,7 @@ def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tenso
     axes = axes_of([i for i, n in enumerate(x.shape) if n == 1] if axis is None else axis, x.ndim, "squeeze")
     for a in axes:
         if x.shape[a] != 1:
-            raise ValueError(f"squeeze: axis {a} of shape {x.shape} has extent {x.shape[a]}, only 1 can be removed")
+            raise ValueError(f"squeeze: axis {a} of shape {x.shape} has extent {x.shape[a]}, expected extent 1")
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
@@ -242,8 +242,9 @@ def pad(
 ) -> Tensor:
     """Add elements around a tensor; ``widths`` holds one pair (before, after) for each dimension.
 
-    The elements that ``mode`` adds, as in NumPy: "constant" adds ``value``, a number or a Tensor of one element; "edge"
-    repeats the outermost elements; "symmetric" mirrors the tensor, and "reflect" does so without the outermost element.
+    ``mode`` chooses the new elements, as in NumPy: "constant" adds ``value``, a number or a Tensor of one element;
+    "edge" repeats the outermost elements; "symmetric" mirrors the tensor, and "reflect" mirrors it without repeating
+    the outermost elements.
 
     >>> import flnb
     >>> flnb.pad([1, 2, 3], ((2, 1),), mode="symmetric")
@@ -291,7 +292,7 @@ def _infer_concat(op: Op, specs: tuple[Any, ...], attributes: tuple[Any, ...]) -
 
 
 def _pull_concat(i: int) -> Pull:
-    """Gradient of the i-th tensor of concat: the part of the result's gradient at the place of this tensor."""
+    """Gradient of the i-th tensor of concat: the part of the result's gradient where that tensor was written."""
 
     def pull(g: Any, plan: Any, *_: Any) -> Any:
         (axis,) = plan.attributes

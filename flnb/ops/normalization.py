@@ -271,7 +271,10 @@ def _batch_norm(x: Any, weight: Any, bias: Any, eps: float) -> Body:
 def _pull_batch_norm(
     g: Any, plan: Any, x: Any, weight: Any, bias: Any, normal: Any, inverse: Any, mean: Any, variance: Any, y: Any
 ) -> tuple[Any, ...]:
-    """Gradients of x, weight and bias (Ioffe and Szegedy 2015, section 3); that of x is computed from the others."""
+    """Gradients of x, weight and bias (Ioffe and Szegedy 2015, section 3); that of x is computed from the others.
+
+    The forward pass saved ``normal``, the normalised x, and ``inverse``, the inverse of its standard deviations.
+    """
     axes, g, normal = (0, *range(2, g.ndim)), _in_float32(g), _in_float32(normal)
     g_bias = r.sum(g, axes)
     g_weight = r.sum(g * normal, axes)
@@ -291,7 +294,10 @@ _batch_norm_op = Composite(
 def move_averages(
     mean: Tensor, variance: Tensor, running_mean: Tensor, running_var: Tensor, keep: float, *shares: float
 ) -> None:
-    """Move running averages in place: set each to ``keep`` times itself, plus its share times the batch's average."""
+    """Move running averages towards a batch's: set each to ``keep`` times itself, plus a share of the batch's average.
+
+    ``shares`` are two numbers: the factors of the batch's ``mean`` and of its ``variance``.
+    """
     for running, batch, share in zip((running_mean, running_var), (mean, variance), shares, strict=True):
         e.multiply(running, keep, out=running)
         e.add(running, _cast_like(reshape(batch, running.shape), running) * share, out=running)
@@ -344,7 +350,7 @@ def batch_norm(
         y = x * _channels(x, scale) + _channels(x, bias - e.multiply(mean, scale))
         return _cast_like(y, x) if x.dtype.itemsize == 2 else y
     if eps <= 0:
-        raise ValueError(f"batch_norm: training needs eps > 0, got {eps}: a channel may have equal values")
+        raise ValueError(f"batch_norm: training needs eps > 0, got {eps}: equal values have variance 0")
     n = x.size // x.shape[1]
     if n < 2:
         raise ValueError(f"batch_norm: training needs more than one value per channel, got shape {x.shape}")

@@ -42,9 +42,9 @@ def sort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool
 
 
 def argsort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """Return the indices, int64, that sort the elements along ``axis``; with ``stable`` equal ones stay in order.
+    """Return the indices, int64, that sort the elements along ``axis``, in ascending order unless ``descending``.
 
-    The order is ascending unless ``descending``.
+    With ``stable``, equal elements stay in their order.
 
     >>> import flnb
     >>> flnb.argsort([30, 10, 20])

@@ -140,10 +140,11 @@ def _copy_each(sources: list[Tensor], targets: list[Tensor]) -> None:
 def gathered(optimizer: Optimizer, like: Sequence[Tensor]) -> list[Gathered]:
     """Make the vectors of an optimizer's small parameters; parameters that share memory with another are left out.
 
-    The result is empty in three cases. `Optimizer.gathers` is false. The backend has one method for a whole update, and
-    its buffers are on a device, where this is one launch. Or the backend `defers`, so that a kernel updates several
-    parameters anyway. The last case does not count if the user overrides ops of the backend, so that the user's methods
-    are called as often as on other backends.
+    The result is empty in three cases:
+    (1) `Optimizer.gathers` is false;
+    (2) the buffers are on a device, and the backend has one method for a whole update, which is one launch there;
+    (3) the backend `defers`, so that a kernel updates several parameters anyway, and the user overrides none of its
+    ops (otherwise the user's methods would be called more often than on other backends).
 
     Args:
         optimizer: the optimizer.

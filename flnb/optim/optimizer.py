@@ -246,7 +246,7 @@ class Optimizer:
     ) -> None:
         """Update one parameter by the backend's method for the whole update if there is one, else by `update`.
 
-        ``work`` are the work tensors that `update` gets; None for those of parameters of the shape of ``data``.
+        ``work`` are the work tensors for `update`; None stands for those that all parameters of this shape share.
         """
         tensors = gradient, data, *[state[slot] for slot in self.slots]
         if self.whole is None or not update(self.whole, tensors, self.coefficients()):
@@ -380,7 +380,7 @@ class _Counts:
 
 
 def _follow(master: Tensor, item: Variable) -> None:
-    """Copy a parameter to its master weight if it was written elsewhere, as by loading weights."""
+    """Copy a parameter to its master weight if anything but the optimizer wrote to it, as loading weights does."""
     if item._last_write > master._last_write and not bool(ops.all(master.astype(item.dtype) == item.data)):
         ops.assign(master, item.data)
 

@@ -16,7 +16,7 @@ __all__ = ["step_repeated"]
 
 
 def step_repeated(optimizer: Optimizer) -> bool:
-    """Update all parameters that have a gradient; if an earlier step ran the same ops, record these as one value.
+    """Update all parameters that have a gradient; if an earlier step ran the same ops, repeat what was recorded then.
 
     During the step, coefficients such as the learning rate are tensors, so that each step may have other values.
 

@@ -44,7 +44,7 @@ class Together:
                     named = f" {item.name!r}" if item.name else ""
                     raise ValueError(
                         f"flnb: Together: optimizers {owner[id(item)]} and {index} share the parameter{named} of shape "
-                        f"{item.shape}, it would be updated twice a step; give each parameter to one of them"
+                        f"{item.shape}, which would be updated twice a step; give each parameter to one optimizer"
                     )
 
     @property

@@ -98,11 +98,11 @@ def outside(op: str, dtype: Any, value: Any) -> Any:
     """Check the fill value of pixels outside of a picture; return it as a number that keeps the pictures' dtype."""
     if dtype.kind not in "biu":
         return value
-    number = finite(op, f"the value outside of pictures of {dtype}", value)
+    number = finite(op, "value, which fills pixels outside of a picture,", value)
     low, high = limits(dtype)
     if not (number.is_integer() and low <= number <= high):
         raise ValueError(
-            f"vision.{op}: the value of pixels outside of {dtype} pictures must be a whole number from {low} to "
-            f"{high}, got {brief(value)}; for another, cast the pictures first: x.astype(flnb.float32)"
+            f"vision.{op}: value, which fills pixels outside of a picture, must be a whole number from {low} to {high} "
+            f"for {dtype} pictures, got {brief(value)}; for others, cast the pictures first: x.astype(flnb.float32)"
         )
     return bool(value) if dtype.kind == "b" else int(value)

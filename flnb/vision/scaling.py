@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _along(x: Any, rows: Matrix, columns: Matrix) -> Any:
-    """Return pictures (..., H', W') whose rows are weighted means of rows, and columns weighted means of columns.
+    """Multiply pictures by matrices of weights on both sides: ``rows @ x @ columns.T``, of shape (..., H', W').
 
     Args:
         x: pictures (..., H, W).
@@ -59,11 +59,11 @@ def resize(x: Any, size: Sequence[int], method: str = "linear", antialias: bool 
 
 
 def _triangles(centres: Matrix, n: int, antialias: bool) -> Matrix:
-    """Return the weights of n pixels for each centre; they add up to 1.
+    """Return a matrix (centres, n) of the weights of n pixels around each centre; the weights of a row add up to 1.
 
-    Each weight falls linearly with the distance of the pixel from the centre.
-
-    With ``antialias`` and fewer centres than pixels, the weights fall more slowly, so that every pixel has a weight.
+    ``centres`` are positions in pixels; pixel i reaches from i to i + 1. A weight falls linearly with the distance of
+    the pixel from the centre. With ``antialias`` and fewer centres than pixels, weights fall more slowly, so that every
+    pixel has a weight.
     """
     reach = n / len(centres) if antialias and len(centres) < n else 1.0
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - 0.5 - np.arange(n)) / reach)

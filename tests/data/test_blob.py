@@ -39,7 +39,7 @@ def test_batches_and_indices(tmp_path):
     file = FileBlobDataset(tmp_path / "b")
     assert [y.tolist() for _, y in BatchDataset(file, 2)] == [[0, 1], [2, 3], [4]]
     assert int(file[-1][1]) == 4
-    with pytest.raises(IndexError, match="FileBlobDataset of 5 has no item 5"):
+    with pytest.raises(IndexError, match="FileBlobDataset of length 5 has no item 5"):
         file[5]
     with pytest.raises(TypeError, match="cannot grow"):
         file.add(1)

@@ -23,9 +23,9 @@ def test_tensor_dataset():
     x, y = dataset[-1]
     assert (len(dataset), x.numpy().tolist(), int(y)) == (3, [2.0], 20)
     assert labels(dataset) == [[0], [10], [20]]
-    with pytest.raises(IndexError, match="TensorDataset of 3 has no item 3"):
+    with pytest.raises(IndexError, match="TensorDataset of length 3 has no item 3"):
         dataset[3]
-    with pytest.raises(ValueError, match=r"same first axis, got shapes \[\(2, 1\), \(3,\)\]"):
+    with pytest.raises(ValueError, match=r"first axes are equally long, got shapes \[\(2, 1\), \(3,\)\]"):
         TensorDataset(np.zeros((2, 1)), np.zeros(3))
     with pytest.raises(ValueError, match=r"got shapes \[\(\)\]"):
         TensorDataset(np.float32(1))

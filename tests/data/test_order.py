@@ -50,7 +50,7 @@ def test_indices_agree_with_a_list(pair, data):
     dataset, model = pair
     assert (len(dataset), values(dataset)) == (len(model), model)
     for index in (len(model), -len(model) - 1):
-        with pytest.raises(IndexError, match=f"of {len(model)} has no item {index}"):
+        with pytest.raises(IndexError, match=f"of length {len(model)} has no item {index}"):
             dataset[index]
         with pytest.raises(IndexError, match=r"has no item"):
             dataset.take(np.asarray([index]))
@@ -97,12 +97,12 @@ def test_batches_agree_with_slices(count, size, last):
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: ResampleDataset(numbers(3), [0, 3]), IndexError, "TensorDataset of 3 has no item 3"),
+        (lambda: ResampleDataset(numbers(3), [0, 3]), IndexError, "TensorDataset of length 3 has no item 3"),
         (lambda: ResampleDataset(numbers(3), [0.5]), TypeError, r"whole numbers, got shape \(1,\) of float64"),
         (lambda: SpanDataset(numbers(3), 2, 2), ValueError, "expected a range within 3 samples, got 2 to 4"),
         (lambda: SpanDataset(numbers(3), -1), ValueError, "expected a range within 3 samples, got -1 to 3"),
         (lambda: round_robin(4, 2, 2), ValueError, "got samples 4, part 2 of 2, batch 1"),
-        (lambda: ResampleDataset(numbers(0), [])[0], IndexError, "ResampleDataset of 0 has no item 0"),
+        (lambda: ResampleDataset(numbers(0), [])[0], IndexError, "ResampleDataset of length 0 has no item 0"),
     ],
 )
 def test_errors(make, error, text):

@@ -162,7 +162,7 @@ MADE = {
     ),
     "future": (
         lambda: nn.TDSBlock(2, 3, 4, future=3),
-        "TDSBlock: future must be from 0 to 2, the neighbours in a kernel of 3, got 3",
+        "TDSBlock: future must be from 0 to 2 (for kernel_size=3), got 3",
     ),
     "cutoffs of AdaptiveEmbedding": (
         lambda: nn.AdaptiveEmbedding(20, 8, []),

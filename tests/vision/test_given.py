@@ -74,16 +74,16 @@ REFUSED = [
     ),
     (
         lambda: vision.rotate(BYTES, 9, method="nearest", value=-1),
-        "vision.rotate: the value of pixels outside of uint8 pictures must be a whole number from 0 to 255, got -1; "
-        "for another, cast the pictures first: x.astype(flnb.float32)",
+        "vision.rotate: value, which fills pixels outside of a picture, must be a whole number from 0 to 255 "
+        "for uint8 pictures, got -1; for others, cast the pictures first: x.astype(flnb.float32)",
     ),
     (
         lambda: vision.sample(BYTES, [9.0], [0.0], "nearest", 1.5),
-        "vision.sample: the value of pixels outside of uint8 pictures must be a whole number",
+        "vision.sample: value, which fills pixels outside of a picture, must be a whole number",
     ),
     (
         lambda: vision.translate(BYTES, (0, 1), "nearest", np.nan),
-        "expected the value outside of pictures of uint8 to be a finite number, got nan",
+        "expected value, which fills pixels outside of a picture, to be a finite number, got nan",
     ),
     *(
         (

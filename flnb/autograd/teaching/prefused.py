@@ -50,8 +50,8 @@ class Sequence:
 
     Attributes:
         last: name of the last op.
-        steps: a triple for each of the other ops in order: which op of the sequence reads the result (its number), as
-            which argument (its position), and the name of the op that computes the result.
+        steps: a triple for each of the other ops in order: the number of the op in the sequence that reads its result,
+            the position of the result among the arguments of that op, and the op's own name.
         pull: the function that computes the gradient, see `register_sequence`.
     """
 
@@ -206,7 +206,8 @@ class _Made(NamedTuple):
 
     Attributes:
         plan: the plan of the fused node.
-        edges: for each input of the sequence, the number of the op that reads it and its position among the arguments.
+        edges: a pair for each input of the sequence: the number of the op that reads it, and its position among the
+            arguments of that op.
         inside: positions of those saved values that were computed inside the sequence.
         marks: plans for the nodes of the fused inner ops; with such a plan, setting a hook on the node is an error.
     """
