@@ -51,7 +51,7 @@ class Unpacking(Intercepted):
         return [self._unpacked(x) if isinstance(x, Packed) else x for x in saved]
 
     def _unpacked(self, packed: Packed) -> Tensor:
-        """Return the result of the user's ``unpack`` after a check, with the node of the tensor that was packed."""
+        """Call the user's ``unpack`` and check its result; return it with the node of the tensor that was packed."""
         with state.use(grad=False):
             x = self.unpack(packed.value)
         if not isinstance(x, Tensor) or x._spec is not packed._spec:

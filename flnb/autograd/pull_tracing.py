@@ -67,7 +67,7 @@ class PullTracing(Tracing):
 
 
 class Branch(NamedTuple):
-    """A part of the generated function, which computes the gradients for one input of the op, for two, or for all.
+    """A part of a compiled gradient function: it computes the gradients of one input of the op, of two, or of all.
 
     Attributes:
         condition: the Python expression that is true if the part runs; "" means always.
