@@ -97,3 +97,9 @@ def test_the_core_with_ranks_and_devices_stays_small() -> None:
         f"the core with ranks and devices has {total} lines of code, at most {WITH_ALL} are allowed "
         f"(the goal is {GOAL_WITH_ALL})"
     )
+
+
+def test_what_a_page_loads_is_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "flnb" / "widgets" / "static").glob("*.js")}
+    assert {name: size for name, size in sizes.items() if size > 320 << 10} == {}
+    assert "dashboard.js" in sizes

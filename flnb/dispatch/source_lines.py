@@ -165,13 +165,13 @@ class Line(NamedTuple):
     source: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" + (f": {self.source}" if self.source else "")
+        file = "cell" if "ipykernel_" in self.file else self.file  # never a temporary path
+        return f"{file}:{self.line}" + (f": {self.source}" if self.source else "")
 
     @property
     def brief(self) -> str:
         """Return the line as text for tables: ``file:line`` without the folder, ``cell:line`` for a notebook cell."""
-        name = "cell" if "ipykernel_" in self.file else os.path.basename(self.file)
-        return f"{name}:{self.line}" + (f": {self.source}" if self.source else "")
+        return str(self if "ipykernel_" in self.file else self._replace(file=os.path.basename(self.file)))
 
 
 def lines(code: Any, lasti: int) -> list[Line]:

@@ -39,6 +39,24 @@ def test_a_line_in_a_cell_has_its_source():
     assert str(line_of(space["double"](flnb.Variable([1.0])))) == "<cell 7>:2: return x * 2.0"
 
 
+def test_a_cell_of_a_notebook_is_named_without_its_temporary_path():
+    import linecache
+
+    name, source = "/tmp/ipykernel_7/123.py", "def product(a, b):\n    return a @ b\n"
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    space = {}
+    exec(compile(source, name, "exec"), space)
+    w = flnb.Variable([[1.0, 2.0], [3.0, 4.0]])
+    with flnb.record(grad_interval=0) as run:
+        y = space["product"](w, w)
+        y.sum().backward()
+    assert str(line_of(y)) == line_of(y).brief == "cell:2: return a @ b"
+    assert next(node.line for node in run.tape.nodes if node.op == "matmul") == "cell:2: return a @ b"
+    with pytest.raises(ValueError, match="inner extents") as caught:
+        space["product"](w, flnb.ones((3, 2)))
+    assert caught.value.__notes__[0].endswith("called at cell:2: return a @ b")
+
+
 def test_whole_stacks_on_request():
     def inner(x):
         return flnb.relu(x)

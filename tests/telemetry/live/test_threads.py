@@ -15,7 +15,7 @@ from flnb_telemetry.live.timeline import MOST, LiveTimeline
 from flnb_telemetry.live.view import Live
 
 import flnb
-from flnb import nn, optim
+from flnb import distributed, nn, optim
 from flnb.widgets.hub import Hub
 
 if TYPE_CHECKING:
@@ -367,6 +367,17 @@ def test_lanes_have_the_names_of_their_threads_also_in_a_file(tmp_path: Path) ->
     run.save(tmp_path / "named.flnb")
     again = answered(LiveRecording(flnb.load_run(tmp_path / "named.flnb")), window=[0, 1e6, 100])["rows"]
     assert {row["thread"]: row["name"] for row in again} == names
+
+
+def test_lanes_of_ranks_are_told_with_their_rank() -> None:
+    with flnb.record("ranks") as run:
+        distributed.run_threads(3, lambda: distributed.all_reduce(flnb.ones(4)))
+    rows = answered(LiveRecording(run), window=[0, 1e6, 100])["rows"]
+    told = {row["thread"]: row["rank"] for row in rows if row["kind"] == "op"}
+    began = run.table("collective_begin")
+    groups = [run.catalog.groups.items[number].rank for number in began["group"].tolist()]
+    assert told == dict(zip(began["lane"].tolist(), groups, strict=True))
+    assert sorted(told.values()) == [0, 1, 2]
 
 
 def test_a_frame_has_the_run_coarsely_and_the_newest_steps_in_full(run: Recording) -> None:

@@ -11,12 +11,12 @@ const unknown: Quantity = [UNKNOWN, ""];
 
 const known = (value: number | null | undefined): value is number => value != null && Number.isFinite(value);
 
-/** Three significant digits below 1000; whole numbers above. */
+/** Three significant digits below 1000; whole numbers above, with an exponent from 1e9 on. */
 export function significant(value: number): string {
   if (!known(value)) return UNKNOWN;
   if (value === 0) return "0";
   if (value < 0) return `−${significant(-value)}`;
-  return (value >= 99.95 ? value.toFixed(0) : value.toPrecision(3)).replace("e-", "e−");
+  return (value >= 1e9 ? value.toExponential(2).replace("+", "") : value >= 99.95 ? value.toFixed(0) : value.toPrecision(3)).replace("e-", "e−");
 }
 
 /** Three significant digits of the value in the first unit in which they are below 1000. */

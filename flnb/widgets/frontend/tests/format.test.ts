@@ -4,7 +4,7 @@ import { atLeast, bytes, clock, count, dtype, duration, exactBytes, integer, per
 describe("three significant digits", () => {
   it.each([
     [0, "0"], [0.04, "0.0400"], [1.98, "1.98"], [9.994, "9.99"], [9.996, "10.0"], [17.44, "17.4"], [99.94, "99.9"], [99.96, "100"],
-    [453.4, "453"], [0.9996, "1.00"], [-2.5, "−2.50"],
+    [453.4, "453"], [0.9996, "1.00"], [-2.5, "−2.50"], [123_456_789, "123456789"], [3.2166041307416044e36, "3.22e36"], [-2e9, "−2.00e9"],
   ])("%d is %s", (value, shown) => expect(significant(value)).toBe(shown));
 
   it("drops trailing zeros on axes only", () => {
