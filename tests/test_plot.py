@@ -267,7 +267,8 @@ def test_a_replay_is_curves_over_calls_and_bars_of_the_headline() -> None:
     curves = {part.name: part.y.tolist() for part in figure.data if part.type == "scatter"}
     assert curves == {"live": [3, 5, 2, 6], "native": [3, 5, 2, 6], "caching": [20, 20, 20, 20]}
     bars = {bar.name: bar.x for bar in figure.data if bar.type == "bar"}
-    assert bars == {"native": (1.0,), "caching": (20 / 6,)}
+    assert bars == {"native": (0,), "caching": (20 - 6,)}
+    assert [bar.text for bar in figure.data if bar.type == "bar"] == [("0 B",), ("14.0 MiB",)]
     assert [shape.y0 for shape in figure.layout.shapes[:2]] == [6, 6]
     assert {note.text for note in figure.layout.annotations} == {"live", "packed offline, optimal"}
 

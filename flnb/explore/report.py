@@ -113,18 +113,23 @@ class Report:
         total, failed = len(self.results), len(self.failed)
         return f"{self.subject}: {f'{failed} of {total} checks failed' if failed else f'all {total} checks passed'}"
 
+    @property
+    def _shown(self) -> list[Result]:
+        """Return the results as displays list them: those of failed checks first."""
+        return sorted(self.results, key=lambda result: result.passed)
+
     def __repr__(self) -> str:
-        heads = [f"{r.check} ({r.backend})" if r.backend else r.check for r in self.results]
+        heads = [f"{r.check} ({r.backend})" if r.backend else r.check for r in self._shown]
         width = max(map(len, heads), default=0)
         lines = [self.title]
-        for head, result in zip(heads, self.results, strict=True):
+        for head, result in zip(heads, self._shown, strict=True):
             state = f"ok      {result.numbers}" if result.passed else f"FAILED  {result.reason}"
             lines += [f"  {head:{width}}  {state}", *(f"  {'':{width}}    {detail}" for detail in result.details)]
         return safe_lines("\n".join(lines))
 
     def _repr_html_(self) -> str:
         heads = "check", "backend", "", "calls", "error", "time", ""
-        rows = [_cells(result) for result in self.results]
+        rows = [_cells(result) for result in self._shown]
         used = [i for i, head in enumerate(heads) if head not in MEASURED or any(row[i] for row in rows)]
         sides = "".join("<<<>>><"[i] for i in used)
         return tables.html([[row[i] for i in used] for row in (heads, *rows)], sides, self.title)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from flnb.memory_lab.replay_table import Replay
+    from flnb.memory_lab.replaying import Outcome
 
 __all__ = ["fragmentation", "memory", "replay"]
 
@@ -215,7 +216,7 @@ def replay(found: Replay) -> Any:
     """Draw the bytes that memory managers reserved in a `flnb.memory.replay`, as a plotly figure.
 
     One chart shows the least possible memory, and the reserved and live bytes after each call (in long traces, the
-    highest value of several calls). A second chart shows reserved bytes / live bytes of each manager at its peak.
+    highest value of several calls). A second chart shows what each manager reserved at its peak beyond the live bytes.
 
     >>> import flnb
     >>> with flnb.record("example") as run:
@@ -231,28 +232,38 @@ def replay(found: Replay) -> Any:
     packed = list(found.bounds)[1]
     shown = [row.peak_reserved for row in found.rows if row.peak_reserved <= 4 * found.bounds[packed]]
     top = max([*shown, *found.bounds.values()])
+    beyond: list[int] = []
     for i, row in enumerate(found.rows):
         colour = MANAGERS[i % len(MANAGERS)]
         calls, reserved = crests(row.reserved)
         manager = html_text(row.manager, LONGEST)
         label = manager if row.peak_reserved <= top else f"{manager}, up to {quantity.size(row.peak_reserved)}"
         figure.add_scatter(x=calls, y=reserved / MIB, name=label, line={"shape": "hv", "color": colour})
-        name, ratio = f"{manager} ", quantity.significant(row.ratio_at_peak)
-        about = {"text": [f"{ratio}×"], "textposition": "outside", "cliponaxis": False, "showlegend": False}
+        name, excess = f"{manager} ", _excess(row)
+        beyond.append(excess)
+        about = {"text": [quantity.size(excess)], "textposition": "outside", "cliponaxis": False, "showlegend": False}
         about |= {"orientation": "h", "xaxis": "x2", "yaxis": "y2", "marker_color": colour}
-        figure.add_bar(x=[row.ratio_at_peak], y=[name], name=manager, **about)
+        figure.add_bar(x=[excess / MIB], y=[name], name=manager, **about)
     for text, height in found.bounds.items():
         line = {"color": INK, "dash": "dot" if text == packed else "dash"}
         # the two are often at one height; on the left little is live yet
         side = "top left" if text == packed else "bottom left"
         figure.add_hline(y=height / MIB, line=line, annotation_text=text, annotation_position=side)
-    least = found.bounds[packed] / max(1, found.trace.peak_live)
+    least = (found.bounds[packed] - found.trace.peak_live) / MIB
     figure.add_vline(x=least, line={"color": INK, "dash": "dot"}, xref="x2", yref="y2")
-    title = "reserved / live at the peak"
-    most = max([row.ratio_at_peak for row in found.rows], default=1.0)
-    ratio_axis = {"domain": [0.76, 1], "anchor": "y2", "title": title, "range": [0, 1.25 * most]}  # with room for texts
+    title = "reserved - live, MiB"
+    most = max([*beyond, MIB // 100]) / MIB
+    excess_axis = {"domain": [0.76, 1], "anchor": "y2", "title": title, "range": [0, 1.5 * most]}  # with room for texts
     figure.update_layout(
-        yaxis_range=[0, 1.1 * top / MIB], xaxis_domain=[0, 0.56], xaxis2=ratio_axis,
+        yaxis_range=[0, 1.1 * top / MIB], xaxis_domain=[0, 0.56], xaxis2=excess_axis,
         yaxis2={"anchor": "x2", "autorange": "reversed"}, legend={"orientation": "h", "y": -0.2},
     )  # fmt: skip
     return figure
+
+
+def _excess(row: Outcome) -> int:
+    """Return the bytes that a manager reserved beyond the live ones when most were live; 0 without any call."""
+    if not len(row.live):
+        return 0
+    peak = int(np.argmax(row.live))
+    return int(row.reserved[peak] - row.live[peak])

@@ -16,16 +16,16 @@ REPORT = Report(
 )
 
 
-def test_text_has_a_line_for_each_check_and_details_of_failures():
+def test_text_has_a_line_for_each_check_failed_ones_first_and_details_of_failures():
     assert repr(REPORT).splitlines() == [
         "Mine beside numpy: 2 of 3 checks failed",
-        "  add    ok      3 calls       exact         time 1.25×",
         "  exp    FAILED  off by <b>",
         "           inputs float32[2]",
         "           a.py:2",
         "  frees  FAILED  leaks",
         "           a = alloc(64)",
         "           free(a)",
+        "  add    ok      3 calls       exact         time 1.25×",
     ]
 
 
@@ -33,11 +33,12 @@ def test_html_escapes_and_marks_by_more_than_colour():
     html = REPORT._repr_html_()
     assert "off by &lt;b&gt;" in html
     assert html.count("✗ failed") == 2
+    assert html.rindex("✗ failed") < html.index("✓ ok")
     assert "var(--jp-error-color1" in html
 
 
 def test_numbers_are_aligned_to_the_right_and_names_of_checks_are_not_wrapped():
-    head, row = REPORT._repr_html_().split("<tr>")[1:3]
+    head, *_, row = REPORT._repr_html_().split("<tr>")[1:]
     assert {text: side for side, text in re.findall(r"text-align:(\w+)[^>]*>(\w*)<", head) if text} == {
         "check": "left", "calls": "right", "error": "right", "time": "right",
     }  # fmt: skip
