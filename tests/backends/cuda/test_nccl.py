@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from flnb_telemetry import device_words
 import flnb
 from flnb import distributed, nn
 from flnb.dispatch import communication, groups
-from flnb.interface.communicator import CollectiveError, Work
+from flnb.interface.communicator import Work
 
 if TYPE_CHECKING:
     from flnb.testing.cuda import EmulatedDevice
@@ -280,13 +281,19 @@ def test_buffers_and_parameters_that_not_all_ranks_use(two: EmulatedDevice) -> N
 
 
 def test_a_rank_that_gives_a_tensor_of_the_host_is_named(two: EmulatedDevice) -> None:
+    said: list[str] = []
+
     def work() -> None:
         name = "numpy" if distributed.rank() else "cuda:0"
         with flnb.use_backend(name):
-            distributed.all_reduce(flnb.ones(3))
+            try:
+                distributed.all_reduce(flnb.ones(3))
+            except Exception as error:  # NCCL's own, where the other rank ended first
+                said.append(f"{type(error).__name__}: {error}")
 
-    with pytest.raises(CollectiveError, match=r"rank 1 ran all_reduce float32\[3\], sum|rank 0 ran .* on devices, sum"):
-        on_ranks(work)
+    on_ranks(work)
+    named = r"CollectiveError: .*(rank 1 ran all_reduce float32\[3\], sum|rank 0 ran .* on devices, sum)"
+    assert [text for text in said if re.search(named, text, re.DOTALL)]
 
 
 def test_errors_say_what_to_do(two: EmulatedDevice) -> None:
