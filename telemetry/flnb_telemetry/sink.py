@@ -1,4 +1,4 @@
-"""What the pump expects of an object to which it feeds events."""
+"""The protocol of the objects to which the pump feeds events: recordings and live views."""
 
 from __future__ import annotations
 

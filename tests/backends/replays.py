@@ -1,4 +1,4 @@
-"""Programs whose traces are replayed on the backend `deferred`, and counts of what is replayed."""
+"""Programs whose traces the backend `deferred` replays, and the number of ops that it replays."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def counted(function: Any) -> Counter[str]:
 
 
 def overriding(name: str) -> type[NumpyBackend]:
-    """A backend whose class overrides one primitive, by what it is anyway."""
+    """Return a backend class that overrides one primitive, with the same results."""
     plain = NumpyBackend()
     return type("Overriding", (NumpyBackend,), {name: lambda _, *arguments: getattr(plain, name)(*arguments)})
 

@@ -1,4 +1,4 @@
-"""What a captured function may not do, and what the errors say."""
+"""Functions that `flnb.jit` refuses, and the texts of its errors."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def last_batch(cuda: EmulatedDevice) -> None:
 
 
 def reader(cuda: EmulatedDevice) -> None:
-    """A stream uses what another has made, whose memory nobody has had before."""
+    """A stream reads a tensor that another stream has just computed, in memory that was never used before."""
     with flnb.use_backend("cuda") as backend, fresh(cuda), backend.stream():
         x = flnb.asarray(X)
         y = x + x
@@ -90,7 +90,7 @@ def reader(cuda: EmulatedDevice) -> None:
 
 @cache
 def two_streams() -> tuple[Any, Any]:
-    """Two streams that the program enters as it likes, in which work waits for nothing but what it uses."""
+    """Return two non-blocking streams; work in them waits only for the tensors that it reads."""
     gpu_at().several_streams = True
     one, other = (gpu_at().cupy.cuda.Stream(non_blocking=True) for _ in "ab")
     return one, other
@@ -150,7 +150,7 @@ def temporaries(cuda: EmulatedDevice) -> None:
 
 
 def second_reader(cuda: EmulatedDevice) -> None:
-    """What a second stream reads, alone and among several tensors, is freed before it may have read it."""
+    """Tensors that a second stream reads, one alone and one among several, are freed before it has read them."""
     with flnb.use_backend("cuda") as backend, fresh(cuda):
         x, y = flnb.asarray(X) * 3.0, flnb.asarray(X) * 4.0
         with backend.stream() as other:
