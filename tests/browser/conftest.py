@@ -45,6 +45,7 @@ FLAGS = [
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
     "--LabApp.expose_app_in_browser=True",
+    "--JupyterNotebookApp.expose_app_in_browser=True",  # Notebook 7, which the same server serves
     "--KernelManager.transport=ipc",
     "--FileContentsManager.delete_to_trash=False",
 ]
