@@ -143,6 +143,19 @@ def choose_tab(page: Page, name: str, timeout: float = 20_000) -> None:
     raise AssertionError(f"the tab {name} was clicked five times, and is not shown")
 
 
+def run_cell(page: Page, number: int, wait: bool = False) -> None:
+    """Run a cell of the notebook in front; with ``wait`` until it has ended."""
+    page.evaluate(
+        """([number, wait]) => {
+            const lab = window.jupyterapp;
+            lab.shell.currentWidget.content.activeCellIndex = number;
+            const ended = lab.commands.execute('notebook:run-cell');
+            return wait ? ended : null;
+        }""",
+        [number, wait],
+    )
+
+
 def resize(page: Page, dashboard: Locator, width: int) -> None:
     """Make the dashboard `width` pixels wide by making the window as wide as that needs."""
     from playwright.sync_api import TimeoutError

@@ -13,7 +13,7 @@ import pytest
 
 import flnb
 from flnb import distributed
-from tests.browser.conftest import change_theme, choose_tab, resize
+from tests.browser.conftest import change_theme, choose_tab, resize, run_cell
 from tests.browser.stage import Stage
 from tests.browser.waiting import eventually, redrawn
 
@@ -84,16 +84,6 @@ def notebook(lab: Lab, page: Page) -> Page:
 
 def dashboard(page: Page) -> Locator:
     return page.locator(".fl-root").first
-
-
-def run_cell(page: Page, number: int) -> None:
-    page.evaluate(
-        """number => {
-            window.jupyterapp.shell.currentWidget.content.activeCellIndex = number;
-            void window.jupyterapp.commands.execute('notebook:run-cell');
-        }""",
-        number,
-    )
 
 
 def probe(page: Page) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.conftest import choose_tab
+from tests.browser.conftest import run_cell as run
 from tests.browser.test_collectives import WHY, dashboard
-from tests.browser.test_collectives import run_cell as run
 from tests.browser.waiting import redrawn
 from tests.distributed.test_cluster import assert_nothing_is_left, left_behind
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.browser.conftest import KERNEL
-from tests.browser.test_truth import run_cell
+from tests.browser.conftest import KERNEL, run_cell
 
 if TYPE_CHECKING:
     from pathlib import Path

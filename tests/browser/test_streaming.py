@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests.browser.conftest import KERNEL
-from tests.browser.test_truth import run_cell
+from tests.browser.conftest import KERNEL, run_cell
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

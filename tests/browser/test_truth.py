@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser.conftest import run_cell
 from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
@@ -58,16 +59,6 @@ def notebook(lab: Lab, page: Page) -> Page:
     run_cell(page, 0)
     page.locator(".fl-root").first.wait_for(timeout=60_000)
     return page
-
-
-def run_cell(page: Page, number: int) -> None:
-    page.evaluate(
-        """number => {
-            window.jupyterapp.shell.currentWidget.content.activeCellIndex = number;
-            window.jupyterapp.commands.execute('notebook:run-cell');
-        }""",
-        number,
-    )
 
 
 def recorded(page: Page, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.conftest import COUNT, change_theme, resize
+from tests.browser.conftest import COUNT, change_theme, resize, run_cell
 from tests.browser.waiting import eventually, redrawn
 
 if TYPE_CHECKING:
@@ -82,24 +82,13 @@ def notebook(lab: Lab, page: Page) -> Page:
     lab.open(page, "view.ipynb")
     page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     page.wait_for_function(f"() => {COUNT} === {len(CELLS)}")
-    run_cell(page, 0)
-    run_cell(page, 1)
+    run_cell(page, 0, wait=True)
+    run_cell(page, 1, wait=True)
     page.wait_for_function("() => window.__flnb?.whole", timeout=60_000)
     root(page).scroll_into_view_if_needed()
     root(page).get_by_role("tab", name="Memory").click()
     redrawn(page)
     return page
-
-
-def run_cell(page: Page, number: int) -> None:
-    page.evaluate(
-        """number => {
-            const lab = window.jupyterapp;
-            lab.shell.currentWidget.content.activeCellIndex = number;
-            return lab.commands.execute('notebook:run-cell');
-        }""",
-        number,
-    )
 
 
 def root(page: Page) -> Locator:
@@ -230,7 +219,7 @@ def test_pictures_in_both_themes_and_widths(notebook: Page, screenshots: Path) -
 @pytest.mark.timeout(120)
 def test_two_managers_stand_beside_each_other(notebook: Page, screenshots: Path) -> None:
     page = notebook
-    run_cell(page, 2)
+    run_cell(page, 2, wait=True)
     page.wait_for_function("() => window.__flnbPair?.whole", timeout=60_000)
     pair = page.locator(".fl-compare")
     pair.scroll_into_view_if_needed()
@@ -246,7 +235,7 @@ def test_two_managers_stand_beside_each_other(notebook: Page, screenshots: Path)
 @pytest.mark.timeout(120)
 def test_a_remedy_is_applied_by_its_button(notebook: Page, screenshots: Path) -> None:
     page = notebook
-    run_cell(page, 3)
+    run_cell(page, 3, wait=True)
     card = page.locator(".flnb-oom")
     card.wait_for()
     card.scroll_into_view_if_needed()

@@ -13,23 +13,16 @@ from flnb import nn, optim
 from flnb.backends import DeferredBackend, NumpyBackend
 from flnb.graph import repetition
 from flnb.graph.program import Program
+from tests.graph.failing import Failing
 from tests.graph.test_repetition import X, loop
 
 
 def test_values_stay_computable_after_ctrl_c_in_a_program() -> None:
-    class Interrupted(NumpyBackend):
-        when = 10**9
-
-        def tanh(self, x: Any, out: Any = None) -> Any:
-            Interrupted.when -= 1
-            if Interrupted.when == 0:
-                raise KeyboardInterrupt
-            return np.tanh(x, out)
-
+    over = Failing()
     flnb.manual_seed(0)
     other = nn.Linear(4, 4)
     reference = optim.SGD(other.parameters(), lr=0.1)
-    with flnb.use_backend(DeferredBackend(Interrupted)):
+    with flnb.use_backend(DeferredBackend(over)):
         flnb.manual_seed(0)
         layer = nn.Linear(4, 4)
         optimizer = optim.SGD(layer.parameters(), lr=0.1)
@@ -41,9 +34,10 @@ def test_values_stay_computable_after_ctrl_c_in_a_program() -> None:
 
         for i in range(6):
             if i in (3, 4):
-                Interrupted.when = 1
+                over.error = KeyboardInterrupt()
                 with pytest.raises(KeyboardInterrupt):
                     step(layer, optimizer)
+                over.error = None
                 flnb.sync()
             else:
                 step(layer, optimizer)
@@ -54,25 +48,18 @@ def test_values_stay_computable_after_ctrl_c_in_a_program() -> None:
 
 
 def test_an_error_in_a_program_names_the_op_and_the_rest_can_be_computed() -> None:
-    class Failing(NumpyBackend):
-        broken = False
-
-        def tanh(self, x: Any, out: Any = None) -> Any:
-            if Failing.broken:
-                raise ValueError("no tanh today")
-            return np.tanh(x, out)
-
-    with flnb.use_backend(DeferredBackend(Failing)):
+    over = Failing()
+    with flnb.use_backend(DeferredBackend(over)):
         for i in range(6):
-            Failing.broken = i == 4
+            over.error = ValueError("no tanh today") if i == 4 else None
             x = flnb.exp(flnb.asarray(X + i)) + 1.0
             y = flnb.tanh(x) * 2.0 + x
-            if Failing.broken:
+            if over.error:
                 with pytest.raises(ValueError, match="no tanh today") as caught:
                     y.numpy()
                 assert any("recorded earlier" in note for note in caught.value.__notes__)
                 np.testing.assert_allclose(x.numpy(), np.exp(X + i) + 1, rtol=1e-6)
-                Failing.broken = False
+                over.error = None
             np.testing.assert_allclose(y.numpy(), np.tanh(x.numpy()) * 2 + x.numpy(), rtol=1e-6)
 
 

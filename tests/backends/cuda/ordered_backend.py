@@ -14,6 +14,8 @@ from flnb import nn
 from flnb.dispatch.table import OPS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flnb.testing.cuda import EmulatedDevice
 
 
@@ -96,42 +98,34 @@ def two_streams() -> tuple[Any, Any]:
     return one, other
 
 
-def reused(cuda: EmulatedDevice) -> None:
-    """A block of one stream is used again in another."""
+def in_both(cuda: EmulatedDevice, first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Any:
+    """Return the values of ``first`` of X and ``second`` of -X, each computed in one of the two streams."""
     with flnb.use_backend("cuda") as backend, fresh(cuda):
-        one, other = two_streams()
         x, y = flnb.asarray(X), flnb.asarray(-X)
         flnb.sync()
-        with one:
-            temporary = x * 2.0
-            first = temporary * 5.0
-            del temporary  # its memory goes to the next request
-        with other:
-            temporary = y * 1.0
-            second = temporary + 0.0
-            del temporary
-        backend.wait_for(one.ptr)
-        backend.wait_for(other.ptr)
-        np.testing.assert_array_equal(first.numpy(), 10 * X)
-        np.testing.assert_array_equal(second.numpy(), -X)
+        results = []
+        for stream, function, argument in zip(two_streams(), (first, second), (x, y), strict=True):
+            with stream:
+                results.append(function(argument))
+        for stream in two_streams():
+            backend.wait_for(stream.ptr)
+        return [result.numpy() for result in results]
+
+
+def reused(cuda: EmulatedDevice) -> None:
+    """A block of one stream is used again in another: each function frees a temporary."""
+    first, second = in_both(cuda, lambda x: (x * 2.0) * 5.0, lambda y: (y * 1.0) + 0.0)
+    np.testing.assert_array_equal(first, 10 * X)
+    np.testing.assert_array_equal(second, -X)
 
 
 def numbers(cuda: EmulatedDevice) -> None:
     """A number that an op stores when it is first used, in one stream, is read by the same op in another."""
     for plan in OPS["multiply"].plans.values():
         plan.constants.clear()
-    with flnb.use_backend("cuda") as backend, fresh(cuda):
-        one, other = two_streams()
-        x, y = flnb.asarray(X), flnb.asarray(-X)
-        flnb.sync()
-        with one:
-            first = x * 3.0
-        with other:
-            second = y * 3.0
-        backend.wait_for(one.ptr)
-        backend.wait_for(other.ptr)
-        np.testing.assert_array_equal(first.numpy(), 3 * X)
-        np.testing.assert_array_equal(second.numpy(), -3 * X)
+    first, second = in_both(cuda, lambda x: x * 3.0, lambda y: y * 3.0)
+    np.testing.assert_array_equal(first, 3 * X)
+    np.testing.assert_array_equal(second, -3 * X)
 
 
 def temporaries(cuda: EmulatedDevice) -> None:
