@@ -1,5 +1,7 @@
 """Remedies for a request that ran out of memory, each replayed on the recorded trace up to that request.
 
+If the recording has whole training steps before it, the replay goes on: through the rest of the step that failed, and
+through one whole step (`flnb.memory_lab.next_step`).
 There are no predictions without a recording, or if the replay of the recording does not fail at the same request.
 """
 
@@ -18,18 +20,21 @@ from flnb_telemetry.analysis.memory import NEVER
 from flnb.dispatch import registry
 from flnb.interface.memory import MemoryDevice
 from flnb.memory_lab import code_snippets as snippets
+from flnb.memory_lab import report_text
 from flnb.memory_lab.candidates import METHODS, bandwidth_of, choices, costs, with_choice
 from flnb.memory_lab.lifetimes import Step
+from flnb.memory_lab.next_step import continued, whole_steps
 from flnb.memory_lab.offload_lifetimes import shortest
 from flnb.memory_lab.replaying import Outcome, play
 from flnb.memory_lab.traces import Trace, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from flnb_telemetry.schema import Columns, Ints
 
     from flnb.interface.memory import Lease, MemoryManager, Shortage
+    from flnb.memory_lab.next_step import Continued, Whole
     from flnb.memory_lab.owners import Model
     from flnb.memory_lab.postmortem import Blocker
 
@@ -54,15 +59,24 @@ class Remedy(NamedTuple):
     Attributes:
         what: code to paste. A context manager (``flnb.use_memory_manager``, ``flnb.memory.lean``) must enclose the
             program from the beginning of the recording on; other code must precede the line that failed.
-        fits: whether the request would have fitted.
-        peak: the most bytes that would have been reserved up to the request.
+        fits: whether all that was replayed would have fitted: the request, and the steps after it if `through` is True.
+        peak: the most bytes that would have been reserved in what was replayed.
         cost: the cost in time or calls to the device, as text.
+        through: whether the rest of the step and one whole step after it were replayed and would have fitted.
+        again: the request of the following steps that would have run out of memory, as text; "" if there is none.
     """
 
     what: str
     fits: bool
     peak: int
     cost: str
+    through: bool = False
+    again: str = ""
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int]:
+        """A key for sorting: first the remedies that reach farthest, of these the one with the least memory."""
+        return not self.fits, not self.through, not self.again, self.peak
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,18 +84,21 @@ class Remedies:
     """The remedies that were replayed, or the reason why none were.
 
     Attributes:
-        rows: first the remedies that fit, the one with the least memory first; then the remedies that do not fit.
+        rows: first the remedies that fit, those replayed through a whole step before others; of these the one with the
+            least memory is first. Then the remedies that do not fit.
         capacity: bytes that the device had for this manager.
+        steps: how far the replays go after the request, as text.
         unknown: why no remedies, or not all, were replayed, and what to do about it; "" if all were.
     """
 
     rows: tuple[Remedy, ...] = ()
     capacity: int | None = None
     unknown: str = ""
+    steps: str = ""
 
     @property
     def fitting(self) -> tuple[Remedy, ...]:
-        """The remedies with which the request would have fitted."""
+        """The remedies with which all that was replayed would have fitted."""
         return tuple(row for row in self.rows if row.fits)
 
 
@@ -135,9 +152,28 @@ def search(
             f"matters, which is not in the trace ({trace!r}). Record from before the first large tensor is made "
             f"(`{HOW}`) to see what would have worked.",
         )
-    made, left = len(trace), 0
+    steps = whole_steps(at.run, at.t)
+    model = continued(trace, steps)
+    candidates = _candidates(at, trace, rows, blockers, cached, models)
+    found, left = _replayed(candidates, same, steps if model else [], partial(stand_in, at.manager.device, limit))
+    unknown = f"{left} more were not replayed: the trace has {quantity.count(len(trace))} calls." if left else ""
+    return Remedies(tuple(found), limit, unknown, report_text.extent(model and model.like, len(steps)))
+
+
+def _replayed(
+    candidates: Iterable[tuple[str, Candidate]], same: Outcome, steps: list[Whole], device: Callable[[], MemoryDevice]
+) -> tuple[list[Remedy], int]:
+    """Return the best remedy of each group, sorted, and the number of candidates that were not replayed.
+
+    Args:
+        candidates: pairs (name of a group, candidate).
+        same: the replay of the failure without a remedy.
+        steps: the whole steps before the failure; if there are any, replays go on through a whole step.
+        device: a function that returns an empty device.
+    """
+    made, left = same.calls, 0
     best: dict[str, Remedy] = {}
-    for group, candidate in _candidates(at, trace, rows, blockers, cached, models):
+    for group, candidate in candidates:
         if made > WORK:
             left += 1
             continue
@@ -145,13 +181,14 @@ def search(
         if before is not None and before.fits and group in METHODS:
             continue  # candidates come cheapest first
         made += len(candidate.trace)
-        tried = _tried(candidate, same, stand_in(at.manager.device, limit))
-        if before is None or (not tried.fits, tried.peak) < (not before.fits, before.peak):
+        tried = _tried(candidate, same, device())
+        if tried.fits and steps and (on := continued(candidate.trace, steps)):
+            made += len(on.trace)
+            tried = _through(tried, candidate, on, device())
+        if before is None or tried.rank < before.rank:
             best[group] = tried
     once = {row.what: row for row in best.values()}  # two groups may have the same remedy
-    found = sorted(once.values(), key=lambda row: (not row.fits, row.peak))
-    unknown = f"{left} more were not replayed: the trace has {quantity.count(len(trace))} calls." if left else ""
-    return Remedies(tuple(found), limit, unknown)
+    return sorted(once.values(), key=lambda row: row.rank), left
 
 
 def requests_until(at: Shortage) -> Columns:
@@ -212,6 +249,17 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
         time = slower if len(candidate.trace) >= TIMED else ""
         cost = f"{native:+d} native calls{time}" if native or time else "none"
     return Remedy(candidate.what, outcome.first_oom is None, outcome.peak_reserved, cost)
+
+
+def _through(tried: Remedy, candidate: Candidate, on: Continued, device: MemoryDevice) -> Remedy:
+    """Replay a remedy that gets past the request through the steps after it, and return what is known then."""
+    outcome = play(on.trace, candidate.spec, device)
+    if outcome.first_oom is None:
+        return tried._replace(through=True, peak=outcome.peak_reserved)
+    call, nbytes = outcome.first_oom
+    row = int(on.trace.calls[call]) - 1
+    again = report_text.again(on.trace.op[row], on.trace.scope[row], nbytes, call >= on.begin)
+    return tried._replace(fits=False, peak=outcome.peak_reserved, again=again)
 
 
 def _candidates(

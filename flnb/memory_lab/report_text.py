@@ -11,19 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flnb.memory_lab.postmortem import Blocker, Postmortem
+    from flnb.memory_lab.remedies import Remedy
 
-__all__ = ["COLUMNS", "NOTE", "as_text", "facts"]
+__all__ = ["COLUMNS", "USAGE", "as_text", "facts"]
 
 SHOWN = 3
 """The most blocks, and the most remedies, in the text; the HTML and the report's attributes have all of them."""
 
 COLUMNS = ("Tensor", "Category", "Size", "Op", "Scope", "Shape", "Line", "Age", "Held by")
 
-NOTE = (
-    "each one replayed on this trace, which ends with this request: what follows may need more; "
-    "flnb.use_memory_manager and flnb.memory.lean go behind `with`"
-)
-"""The explanation shown with the list of remedies."""
+USAGE = "flnb.use_memory_manager and flnb.memory.lean go behind `with`"
+"""How remedies are pasted, shown with the list of remedies."""
 
 
 def facts(report: Postmortem) -> list[tuple[str, str]]:
@@ -75,8 +73,9 @@ def row(blocker: Blocker) -> tuple[str, ...]:
 def as_text(report: Postmortem) -> str:
     """Return the report as about ten lines of text; the first says what to do."""
     found, size = report.remedies, quantity.size
-    fitting = [(_pasted(r.what), f"peak {size(r.peak)}", f"costs {r.cost}") for r in found.fitting]
-    hint = f"; {fitting[0][0]} lets it through" if fitting else ""
+    fitting = [(_pasted(r.what), f"peak {size(r.peak)}", f"costs {r.cost}", verdict(r)) for r in found.fitting]
+    on = ", and a whole step" if fitting and found.fitting[0].through else ""
+    hint = f"; {fitting[0][0]} lets it through{on}" if fitting else ""
     lines = [f"Out of memory: asked for {size(report.request)}, free {size(report.free)}{hint}"]
     lines += [f"{report.verdict}: {where(report)}", ", ".join(f"{name} {value}" for name, value in facts(report)[1:])]
     if report.cached:
@@ -87,7 +86,7 @@ def as_text(report: Postmortem) -> str:
         lines += _indented([COLUMNS, *map(row, list(blocks)[:SHOWN])])
     if found.rows:
         count = f"{len(fitting)} of {len(found.rows)} remedies that were replayed let it through"
-        lines.append(f"{count}, see error.report.remedies" + (":" if fitting else ""))
+        lines.append(f"{count}, see error.report.remedies; {found.steps}" + (":" if fitting else ""))
         lines += _indented(fitting[:SHOWN])
     lines += [found.unknown] if found.unknown else []
     return safe_lines("\n".join(lines))
@@ -103,9 +102,39 @@ def peak(fits: bool, nbytes: int, capacity: int | None) -> str:
     return quantity.size(nbytes) if fits else f"over {quantity.size(capacity or nbytes)}"
 
 
-def verdict(fits: bool) -> str:
-    """Return the phrase for whether a replay with a remedy got past the failed request."""
-    return "gets past it" if fits else "does not get past it"
+def extent(like: int | None, steps: int) -> str:
+    """Return how far remedies were replayed, as text.
+
+    Args:
+        like: the number of the step that was repeated after the failed request; None if none was.
+        steps: the number of whole steps that were recorded before the request.
+    """
+    if like is not None:
+        done = "replayed up to this request, on to the end of the step, and through one whole step"
+        return f"{done}, both like step {like}"
+    why = (
+        "no whole step was recorded before it"
+        if not steps
+        else "one whole step was recorded before it, two are needed"
+        if steps == 1
+        else "no recorded step made the same requests up to it"
+    )
+    return f"replayed up to this request: {why}, so what follows was not tried and may need more"
+
+
+def again(op: str, scope: str, nbytes: int, later: bool) -> str:
+    """Return the text for a request of a following step that runs out of memory; ``later``: in the whole step."""
+    name = ".".join(part for part in (scope, op) if part) or "a request"
+    return f"{name} ({quantity.size(nbytes)}) {'in the next step' if later else 'in the rest of the step'}"
+
+
+def verdict(row: Remedy) -> str:
+    """Return the phrase for how far a replay with a remedy got."""
+    if row.again:
+        return f"gets past it, then runs out at {row.again}"
+    if not row.fits:
+        return "does not get past it"
+    return "gets past it, and through a whole step" if row.through else "gets past it; what follows was not tried"
 
 
 def _indented(rows: Sequence[tuple[str, ...]]) -> list[str]:

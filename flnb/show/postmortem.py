@@ -216,13 +216,14 @@ def _square(category: str) -> str:
 
 def _remedies(found: Remedies) -> str:
     """Return HTML with the table of remedies, and a note if some could not be tried."""
-    head = f"<b>What would have let this request through</b> <span class='dim'>{report_text.NOTE}</span>"
+    said = "; ".join(part for part in (found.steps and f"each one {found.steps}", report_text.USAGE) if part)
+    head = f"<b>What would have let this request through</b> <span class='dim'>{html_text(said)}</span>"
     if found.unknown:
         head += f"<div class='dim'>{html_text(found.unknown)}</div>"
     if not found.rows:
         return head
     capacity = found.capacity or 1
-    columns = ("Remedy", f"Peak up to here, of {quantity.size(capacity)}", "Cost", "Result", "")
+    columns = ("Remedy", f"Peak, of {quantity.size(capacity)}", "Cost", "Result", "")
     return head + _table(columns, [_remedy(row, capacity) for row in found.rows])
 
 
@@ -231,7 +232,7 @@ def _remedy(row: Remedy, capacity: int) -> list[str]:
     share = min(100.0, 100 * row.peak / capacity) if row.fits else 100.0
     peak = report_text.peak(row.fits, row.peak, capacity)
     bar = f"<span class='bar'><i style='width:{share:.1f}%'></i></span>{peak}"
-    result = report_text.verdict(row.fits)
+    result = html_text(report_text.verdict(row))
     return [
         f"<span class='code'>{html_text(row.what).replace('(', '(<wbr/>')}</span>", bar, html_text(row.cost),
         result if row.fits else f"<span class='dim'>{result}</span>", _buttons(row),
