@@ -159,7 +159,10 @@ def _open_page(url: str) -> None:
     webbrowser.open(url)
 
 
-ENDINGS = {"html": ".html", "chrome": ".json.gz", "csv": ".csv", "svg": ".svg", "torch-snapshot": ".pickle"}
+ENDINGS = {
+    "html": ".html", "chrome": ".json.gz", "csv": ".csv", "svg": ".svg", "png": ".png",
+    "torch-snapshot": ".pickle"
+}  # fmt: skip
 """The formats of `flnb export`, and the ending of the file that each writes."""
 VIEWERS = {
     "chrome": "see it on ui.perfetto.dev, or in chrome://tracing",
@@ -171,8 +174,9 @@ def export(options: argparse.Namespace) -> None:
     """Write a saved recording in another format.
 
     Formats: "html" is one file with the dashboard, which any browser opens without a network; "chrome" is a trace for
-    ui.perfetto.dev and chrome://tracing, with the keys of PyTorch's profiler; "csv" has the times of the ops; "svg" is
-    a picture; "torch-snapshot" is a memory snapshot in PyTorch's format, for the viewer on pytorch.org/memory_viz.
+    ui.perfetto.dev and chrome://tracing, with the keys of PyTorch's profiler; "csv" has the times of the ops; "svg" and
+    "png" are pictures of a view of the dashboard; "torch-snapshot" is a memory snapshot in PyTorch's format, for the
+    viewer on pytorch.org/memory_viz.
     """
     import flnb
 
@@ -181,11 +185,24 @@ def export(options: argparse.Namespace) -> None:
     if target == source or (target.exists() and source.exists() and target.samefile(source)):
         raise ValueError(f"flnb export: {source} is the recording itself; name another file with -o FILE")
     run = flnb.load_run(source)
-    if isinstance(run, Mapping) and options.to != "html":
+    pictures = {"svg": "save_svg", "png": "save_png"}
+    write = {"html": "save_html", "chrome": "save_trace", "torch-snapshot": "to_torch_snapshot"} | pictures
+    if options.to in pictures:
+        beside = None if options.beside is None else flnb.load_run(options.beside)
+        view = options.view or ("overview" if beside is None else "comparison")
+        getattr(run, write[options.to])(target, view, beside)
+    elif options.view or options.beside:
+        raise ValueError(f"flnb export: --view and --beside are for pictures, --to svg or png, not --to {options.to}")
+    elif isinstance(run, Mapping) and options.to != "html":
         ranks = ", ".join(map(str, run))
-        raise ValueError(f"flnb export: {source} has the ranks {ranks}; only --to html writes several ranks")
-    write = {"html": "save_html", "chrome": "save_trace", "svg": "save_svg", "torch-snapshot": "to_torch_snapshot"}
-    run.ops.to_csv(target) if options.to == "csv" else getattr(run, write[options.to])(target)
+        raise ValueError(
+            f"flnb export: {source} has the ranks {ranks}; only --to html, and --to svg --view collectives, write "
+            f"several ranks"
+        )
+    elif options.to == "csv":
+        run.ops.to_csv(target)
+    else:
+        getattr(run, write[options.to])(target)
     hint = VIEWERS.get(options.to, "").format(target)
     _say(f"export: wrote {target}" + (f"; {hint}" if hint else ""))
 
@@ -330,6 +347,9 @@ def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
     one("run", metavar="RUN", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
     one("--to", required=True, choices=tuple(ENDINGS), help="the format")
     one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the format's ending)")
+    views = "overview (the default), ops, memory, tape, timeline, collectives, devices or metrics"
+    one("--view", metavar="NAME", help=f"of a picture: {views}")
+    one("--beside", metavar="RUN", help="another saved recording, for a picture that compares both")
     one = command(diff, "before.flnb after.flnb")
     one("before", metavar="A", help="a saved recording")
     one("after", metavar="B", help="another one, which is compared with the first")

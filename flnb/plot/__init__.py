@@ -15,6 +15,7 @@ from flnb_telemetry.analysis.roofline import Peaks, Point, points
 from flnb_telemetry.safe_text import html_text
 
 from flnb.explore.peaks import measure_peaks
+from flnb.plot.devices import devices
 from flnb.plot.figures import INK, LONGEST, TEMPLATE, blank_figure
 from flnb.plot.memory import fragmentation, memory, replay
 from flnb.plot.modes import modes
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TEMPLATE",
     "collectives",
+    "devices",
     "fragmentation",
     "graph",
     "memory",

@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import quantity
 from flnb_telemetry.extras import tool
-from flnb_telemetry.formats import svg
-from flnb_telemetry.formats.tape_svg import tape_picture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from flnb_telemetry.recording import Recording
 
 FORMATS = ("flnb", "html", "json.gz", "svg")
@@ -45,39 +41,15 @@ def file_of(
     else:
         try:
             view = str(request.get("view") or "")
-            content = view_svg(run, view).encode() if view and ending == "svg" else _written(run, str(ending), beside)
+            if ending == "svg" and (view or beside):
+                content = run.to_svg(view or "comparison", beside).encode()
+            else:
+                content = _written(run, str(ending), beside)
         except Exception as failure:  # a missing package, a full disk: the reader should see it
             error = f"the file could not be made: {failure}"
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.name)[:80] if run is not None else ""
     name = f"{stem or 'run'}.{ending}" if content else ""
     return {"type": "export", "name": name, "error": error}, [content] if content else []
-
-
-def view_svg(run: Recording, view: str) -> str:
-    """Return an SVG document with what a view shows of a recording.
-
-    Raises:
-        ValueError: the view has no figure, or the recording has no events for the view.
-    """
-    if view in ("timeline", "collectives"):
-        plot = tool("flnb.plot", view)
-        return str(tool("flnb.plot.svg", "svg")(plot(run)))
-    if view not in ("ops", "memory", "tape", "metrics", "overview"):
-        raise ValueError(f"the view {view[:20]!r} has no SVG figure; save its picture as PNG")
-    images = svg.pictures(run) if view == "overview" else list(_PICTURES[view](run))
-    if not any(images):
-        raise ValueError(f"the recording has no events for the view {view!r}")
-    return svg.stacked([image for image in images if image])
-
-
-_PICTURES: dict[str, Callable[[Recording], Iterable[str]]] = {
-    "ops": lambda run: [svg.op_bars(run.ops, 40), svg.op_bars(run.ops.by("scope"), 40)],
-    "memory": lambda run: [
-        svg.memory_timeline(run.memory, run.seconds), svg.block_map(run.memory.peak).partition("<div>")[0]
-    ] if len(run.table("alloc")["t"]) else [],
-    "tape": lambda run: [tape_picture(run.tape.levels)] if len(run.tape.nodes) else [],
-    "metrics": lambda run: [svg.curve(name, one["step"], one["value"]) for name, one in run.metrics.items()],
-}  # fmt: skip
 
 
 def _written(run: Recording, ending: str, beside: Recording | None) -> bytes:

@@ -8,7 +8,7 @@ from flnb_telemetry.safe_text import html_text
 
 from flnb.widgets.answers import RunAnswers, code_of
 from flnb.widgets.dashboard import shared
-from flnb.widgets.exports import file_of, view_svg
+from flnb.widgets.exports import file_of
 from flnb.widgets.finished import recording_of
 from flnb.widgets.model import _View, fallback
 from flnb.widgets.proposals import Proposals
@@ -82,7 +82,7 @@ class _SingleView(_View):
         if run is None or run.state == "recording":
             return fallback(run)
         try:
-            figure = view_svg(run, self.tab)
+            figure = run.to_svg(self.tab)
         except (ValueError, ImportError):
             return fallback(run)
         said = f"The {self.tab} view of {run.name}, as it was when this was saved."

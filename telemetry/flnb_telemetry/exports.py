@@ -6,22 +6,72 @@ import os
 from typing import Any
 
 from flnb_telemetry.formats import aside, foreign, svg
+from flnb_telemetry.formats.png import png
 
 ENDINGS = {
     ".flnb": "save", ".html": "save_html", ".json": "save_trace", ".json.gz": "save_trace", ".svg": "save_svg",
-    ".pickle": "to_torch_snapshot",
+    ".png": "save_png", ".pickle": "to_torch_snapshot",
 }  # fmt: skip
 """The method that writes a file with each ending."""
 
 
-class Exports:
+class Drawn:
+    """The methods of `Recording` and `Ranks` that write pictures of a dashboard's view.
+
+    The views are "overview", "ops", "memory", "tape", "timeline", "collectives", "devices", "metrics" and "comparison",
+    for which `beside` is the second recording. Of several ranks there is a picture of "collectives".
+    """
+
+    def to_svg(self, view: str = "overview", beside: Any = None) -> str:
+        """Return a picture of a view as an SVG document; "overview" has metrics, memory and the slowest ops.
+
+        Raises:
+            ValueError: there is no such view, or the recording has no events for it.
+
+        >>> import flnb
+        >>> with flnb.record("demo") as run:
+        ...     y = flnb.ones(3) * 2.0
+        >>> run.to_svg("tape")
+        Traceback (most recent call last):
+        ...
+        ValueError: the recording has no events for the view 'tape'
+        """
+        run: Any = self
+        if view == "overview" and isinstance(self, Exports):
+            return svg.stacked(svg.pictures(run))
+        return str(foreign("draw view")(run, view, beside))
+
+    def save_svg(self, path: str | os.PathLike[str], view: str = "overview", beside: Any = None) -> None:
+        """Write a picture of a view as an SVG file; see `to_svg`.
+
+        >>> import flnb
+        >>> with flnb.record("demo") as run:
+        ...     y = flnb.ones(3) * 2.0
+        >>> run.save_svg("run.svg", view="ops")
+        """
+        with aside(path) as part:
+            part.write_text(self.to_svg(view, beside), encoding="utf-8")
+
+    def save_png(self, path: str | os.PathLike[str], view: str = "overview", beside: Any = None) -> None:
+        """Write a picture of a view as a PNG file; see `to_svg`. Needs resvg, of the extra "lab".
+
+        >>> import flnb
+        >>> with flnb.record("demo") as run:
+        ...     y = flnb.ones(3) * 2.0
+        >>> run.save_png("run.png", view="ops")
+        """
+        with aside(path) as part:
+            part.write_bytes(png(self.to_svg(view, beside)))
+
+
+class Exports(Drawn):
     """The methods of `Recording` that write it in other formats.
 
     Each method replaces an existing file only when the new one is complete.
     """
 
     def save_as(self, path: str | os.PathLike[str]) -> None:
-        """Write the run in the format of the path's ending: .flnb, .html, .json, .json.gz, .svg or .pickle.
+        """Write the run in the format of the path's ending: .flnb, .html, .json, .json.gz, .svg, .png or .pickle.
 
         Raises:
             ValueError: the path has another ending.
@@ -58,18 +108,6 @@ class Exports:
         1
         """
         foreign("write trace")(self, path)
-
-    def save_svg(self, path: str | os.PathLike[str]) -> None:
-        """Write a picture of the run as an SVG file: metrics, memory by category, the slowest ops.
-
-        >>> import flnb
-        >>> with flnb.record("demo") as run:
-        ...     y = flnb.ones(3) * 2.0
-        >>> run.save_svg("run.svg")
-        """
-        run: Any = self
-        with aside(path) as part:
-            part.write_text(svg.stacked(svg.pictures(run)), encoding="utf-8")
 
     def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write the memory events of the run as a PyTorch memory snapshot; `flnb.load_run` reads it again.

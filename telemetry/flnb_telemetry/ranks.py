@@ -17,6 +17,7 @@ import numpy as np
 from flnb_telemetry import quantity, tables
 from flnb_telemetry.analysis.collectives import Collectives, collectives
 from flnb_telemetry.analysis.joining import PAIRS, View, of_recording
+from flnb_telemetry.exports import Drawn
 from flnb_telemetry.formats import aside, foreign, parquet
 from flnb_telemetry.recording import Recording
 from flnb_telemetry.safe_text import safe_text
@@ -30,7 +31,7 @@ LEAVES_EARLY = (*PAIRS, "broadcast")
 """Calls that a rank may finish before all ranks have made them."""
 
 
-class Ranks(Mapping[int, Recording]):
+class Ranks(Drawn, Mapping[int, Recording]):
     """The recordings of the ranks of one program, by rank, on a common clock.
 
     `flnb.load_run` returns a `Ranks` for a file that `save` or ``flnb merge`` wrote.

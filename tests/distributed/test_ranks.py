@@ -123,7 +123,7 @@ def test_a_merged_file_holds_all_ranks(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["export", str(tmp_path / "all.flnb"), "--to", "html"]) == 0
     assert '"collectives":' in (tmp_path / "all.html").read_text()
     assert cli.main(["export", str(tmp_path / "all.flnb"), "--to", "csv"]) == 2
-    assert "all.flnb has the ranks 0, 1; only --to html writes several ranks" in capsys.readouterr().err
+    assert "all.flnb has the ranks 0, 1; only --to html, and --to svg --view" in capsys.readouterr().err
     shown = flnb.view(tmp_path / "all.flnb")
     content, _ = next(shown.answers.frames[0].frames())
     assert [one["rank"] for one in content["collectives"]["ranks"]] == [0, 1]

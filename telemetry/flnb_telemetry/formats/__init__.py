@@ -1,4 +1,4 @@
-"""File formats of recordings: pictures (`svg`), pages (`html`) and `.flnb` files (`parquet`)."""
+"""File formats of recordings: pictures (`svg`, `png`), pages (`html`) and `.flnb` files (`parquet`)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ FOREIGN = {
     "read trace": "flnb_telemetry.foreign.kineto:load_trace",
     "write trace": "flnb_telemetry.foreign.chrome_trace:save_trace",
     "write page": "flnb.widgets.page:save",
+    "draw view": "flnb.plot.views:view_svg",
 }
 """The functions of flnb's tools that read and write other formats ("module:function")."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
 WIDTH, HEIGHT = 640, 150
+LETTERS = 104
+"""The most characters in a line of a picture's text."""
 POINTS = 640
 FLAT = 0.01  # smaller changes, as a share of the live bytes, are described as flat
 
@@ -60,7 +63,7 @@ def extremes(most: int, *levels: NDArray[Any]) -> Ints:
     return np.unique([0, *highest, count - 1])
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+def text_at(x: float, y: float, text: str, anchor: str = "start") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html_text(text)}</text>'
 
 
@@ -69,7 +72,7 @@ def _path(shape: str, x: NDArray[np.float64], y: NDArray[np.float64], style: str
     return f'<{shape} points="{points}" {style}/>'
 
 
-def _box(x: float, y: float, width: float, height: float, style: str, title: str = "") -> str:
+def box(x: float, y: float, width: float, height: float, style: str, title: str = "") -> str:
     about = f"<title>{html_text(title)}</title>" if title else ""
     return f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{height}" {style}>{about}</rect>'
 
@@ -82,7 +85,7 @@ def _legend(categories: Sequence[str], x: float, y: float) -> str:
     """Return the names of memory categories, each beside a square of its colour, in a row from (x, y)."""
     body = ""
     for name in categories:
-        body += _box(x, y, 9, 9, _fill(name)) + _text(x + 12, y + 8, name.replace("_", " "))
+        body += box(x, y, 9, 9, _fill(name)) + text_at(x + 12, y + 8, name.replace("_", " "))
         x += 24 + 6 * len(name)
     return body
 
@@ -93,14 +96,37 @@ def pictures(run: Recording) -> list[str]:
     return [each for each in (*curves, memory_timeline(run.memory, run.seconds), op_bars(run.ops)) if each]
 
 
-def stacked(images: Sequence[str]) -> str:
-    """Combine pictures that `picture` has made into one SVG document: one below the other, dark on white."""
-    heights = [int(re.findall(rf'viewBox="0 0 {WIDTH} (\d+)"', image)[0]) + 8 for image in images]
-    tops = itertools.accumulate(heights, initial=8)
-    parts = (image.replace("<svg ", f'<svg y="{top}" ', 1) for image, top in zip(images, tops, strict=False))
-    size = f'width="{WIDTH}" height="{sum(heights) + 16}"'
+def stacked(images: Sequence[str], label: str = "") -> str:
+    """Combine pictures with a `viewBox` into one SVG document: one below the other, dark on white.
+
+    ``label`` describes the document for screen readers; by default the descriptions of all pictures do.
+    """
+    boxes = [re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', image)[0] for image in images]
+    sizes = [(float(width), float(height)) for width, height in boxes]
+    tops = itertools.accumulate([height + 8 for _, height in sizes], initial=8.0)
+    parts = (_placed(image, *size, top) for image, size, top in zip(images, sizes, tops, strict=False))
+    width, height = max(width for width, _ in sizes) + 16, sum(height + 8 for _, height in sizes) + 8
+    size = f'width="{width:g}" height="{height:g}"'
+    about = html_text(label) if label else "; ".join(re.findall(r'aria-label="([^"]*)"', "".join(images)))
     paper = f'<rect {size} fill="#fff"/>' + "".join(parts)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} color="#222">{paper}</svg>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{about}" {size} '
+        f'viewBox="0 0 {width:g} {height:g}" color="#222">{paper}</svg>'
+    )
+
+
+def _placed(image: str, width: float, height: float, top: float) -> str:
+    """Return an SVG element with a size and a place in pixels, instead of those that it has on a page."""
+    head, body = image.split(">", 1)
+    head = re.sub(r' (?:width|height|style|role|aria-label)="[^"]*"', "", head)
+    return f'{head} x="8" y="{top:g}" width="{width:g}" height="{height:g}">{body}'
+
+
+def text_lines(lines: Sequence[str]) -> str:
+    """Return lines of text as a picture; long lines are wrapped."""
+    wrapped = [part for line in lines for part in textwrap.wrap(line, LETTERS) or [""]]
+    body = "".join(text_at(2, 12 + 15 * at, line) for at, line in enumerate(wrapped))
+    return picture(lines[0] if lines else "", body, 18 + 15 * len(wrapped))
 
 
 def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
@@ -117,22 +143,46 @@ def curve(name: str, step: Ints, value: NDArray[np.float64]) -> str:
     x = 2 + (WIDTH - 4) * (step - step[0]) / max(1, step[-1] - step[0])
     y = HEIGHT - 4 - (HEIGHT - 28) * (value - low) / ((high - low) or 1.0)
     label = f"{name}: {quantity.significant(value[0])} → {quantity.significant(value[-1])}"
-    head = _text(2, 12, label) + _text(WIDTH - 2, 12, f"steps {step[0]}–{step[-1]}", "end")
+    head = text_at(2, 12, label) + text_at(WIDTH - 2, 12, f"steps {step[0]}–{step[-1]}", "end")
     return picture(label, head + _path("polyline", x, y, 'fill="none" stroke="#359cdf" stroke-width="1.5"'))
 
 
-def op_bars(stats: OpStats, limit: int = 10) -> str:
-    """Return the ``limit`` ops with the largest total times as SVG, with a bar for each."""
+def op_bars(stats: OpStats, limit: int = 10, title: str = "op time") -> str:
+    """Return the ``limit`` rows with the largest total times as SVG, with a bar for each, below a title."""
     rows = sorted(stats, key=lambda row: row.total, reverse=True)[:limit]
+    notes = [f"{quantity.duration(row.total)} · {quantity.percent(row.share)}" for row in rows]
+    named = [("/".join(row.key) or "outside", (row.total,), note) for row, note in zip(rows, notes, strict=True)]
+    return bars(title, f"total {title} of the slowest", named)
+
+
+BARS = ("#359cdf", "#a35226")
+"""The colours of the bars of a row."""
+NAME = 26
+"""The most characters of a row's name."""
+
+
+def bars(title: str, label: str, rows: Sequence[tuple[str, Sequence[float], str]]) -> str:
+    """Return rows of bars as SVG, each row with its name on the left and a note on the right; "" for no rows.
+
+    Args:
+        title: the first line of the picture.
+        label: a description for screen readers.
+        rows: for each row its name, the values of its bars, which lie below each other, and the note.
+    """
     if not rows:
         return ""
-    body = _text(2, 12, "op time")
-    for i, row in enumerate(rows):
-        y, width = 20 + 18 * i, 360 * row.total / max(1, rows[0].total)
-        body += _text(150, y + 11, "/".join(row.key), "end")
-        body += _box(158, y, max(1.0, width), 14, 'fill="#359cdf"')
-        body += _text(164 + width, y + 11, f"{quantity.duration(row.total)} · {quantity.percent(row.share)}")
-    return picture("total time of the slowest ops", body, 26 + 18 * len(rows))
+    most, wide = max(max(values) for _, values, _ in rows) or 1, 360 if max(len(row[1]) for row in rows) == 1 else 200
+    body, y = text_at(2, 12, title), 20
+    for name, values, note in rows:
+        thick = 14 if len(values) == 1 else 8
+        middle = y + (thick * len(values) + 8) // 2
+        body += text_at(150, middle, name if len(name) <= NAME else f"…{name[1 - NAME :]}", "end")
+        for at, value in enumerate(values):
+            width = max(1.0, wide * value / most) if value else 0.0
+            body += box(158, y + thick * at, width, thick, f'fill="{BARS[at]}"')
+        body += text_at(164 + wide * max(values) / most, middle, note)
+        y += thick * len(values) + 4
+    return picture(label, body, y + 6)
 
 
 def memory_timeline(memory: Memory, until: float | None = None) -> str:
@@ -169,9 +219,9 @@ def memory_timeline(memory: Memory, until: float | None = None) -> str:
         below = level
     body += _legend(drawn, 60, HEIGHT - 14)
     body += _path("polyline", x, height(line.reserved), 'fill="none" stroke="currentColor" stroke-dasharray="3 2"')
-    body += _text(2, 12, said)
+    body += text_at(2, 12, said)
     begin, close = quantity.duration(1e9 * t[0]), quantity.duration(1e9 * end)
-    body += _text(2, HEIGHT - 6, begin) + _text(WIDTH - 2, HEIGHT - 6, close, "end")
+    body += text_at(2, HEIGHT - 6, begin) + text_at(WIDTH - 2, HEIGHT - 6, close, "end")
     return picture("memory by category over time", body)
 
 
@@ -190,17 +240,17 @@ def segment_bars(every: Sequence[SegmentView], text: str, limit: int = 24) -> st
     if not segments:
         return "<p>no segments</p>"
     scale = (WIDTH - 4) / segments[0].size
-    body = _text(2, 12, text)
+    body = text_at(2, 12, text)
     if len(every) > limit:
-        body += _text(WIDTH - 2, 12, f"the largest {limit} of {len(every)} segments", "end")
+        body += text_at(WIDTH - 2, 12, f"the largest {limit} of {len(every)} segments", "end")
     dashed = 'fill="none" stroke="currentColor" stroke-opacity="0.6" stroke-dasharray="2 2"'
     for i, segment in enumerate(segments):
         y = 20 + 20 * i
         for block in segment.blocks:
             title = f"{block.category} {quantity.size(block.size)} {block.op} {block.scope}".rstrip()
             width = max(0.5, block.size * scale - 0.3)
-            body += _box(2 + block.offset * scale, y, width, 16, _fill(block.category), title)
-        body += _box(2, y, max(1.0, segment.size * scale), 16, dashed)
+            body += box(2 + block.offset * scale, y, width, 16, _fill(block.category), title)
+        body += box(2, y, max(1.0, segment.size * scale), 16, dashed)
     inside = {block.category for segment in segments for block in segment.blocks}
     below = 24 + 20 * len(segments)
     body += _legend([name for name in palette.STACK if name in inside], 2, below)
