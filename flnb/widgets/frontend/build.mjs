@@ -13,14 +13,15 @@ const BUNDLES = [
   ["src/card-main.ts", "card.js", "iife"], ["src/page-main.ts", "page.js", "iife"],
 ];
 const at = (path) => fileURLToPath(new URL(path, import.meta.url));
-/** Imports of a .css file give its minified text. There `$line` stands for `var(--fl-line)`, which is written out where it is imported. */
+/** Imports of a .css file give its minified text. There `$line` stands for `var(--fl-line)`,
+ *  `&` for `.fl-` and `~` for `.fl-root .fl-`; they are written out where it is imported. */
 const styles = {
   name: "styles",
   setup: ({ onLoad }) => onLoad({ filter: /\.css$/ }, async ({ path }) => {
     const { code } = await transform(await readFile(path, "utf8"), { loader: "css", minify: true, charset: "utf8" });
-    if (code.includes("$")) throw new Error(`${path} has a $, which stands for a variable in the bundle; write the rule without it`);
-    const short = JSON.stringify(code.replace(/var\(--fl-(\w+)\)/g, "$$$1"));
-    return { contents: `export default ${short}.replace(/\\$(\\w+)/g, "var(--fl-$1)")`, loader: "js" };
+    if (/[$&~]/.test(code)) throw new Error(`${path} has a $, & or ~, which stand for other text in the bundle; write the rule without them`);
+    const short = JSON.stringify(code.replace(/var\(--fl-(\w+)\)/g, "$$$1").replaceAll(".fl-root .fl-", "~").replaceAll(".fl-", "&"));
+    return { contents: `export default ${short}.replace(/\\$(\\w+)/g, "var(--fl-$1)").replaceAll("~", "&root &").replaceAll("&", ".fl-")`, loader: "js" };
   }),
 };
 /** Names of private members may be shortened. */

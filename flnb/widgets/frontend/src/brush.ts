@@ -1,5 +1,6 @@
 /** The overview strip: the whole run's memory in grey, the one time range over it, marks where something went wrong. */
 
+import { clamp } from "./clamp.ts";
 import { attribute, on } from "./dom.ts";
 import { fillBox, horizontal, label, Surface, ticks, tracePath, vertical } from "./canvas.ts";
 import { integer } from "./format.ts";
@@ -98,7 +99,7 @@ export class Brush {
     let last = 0;
     for (let x = MARGIN; x < width - MARGIN; x++) {
       const from = Math.max(0, Math.floor(scale.time(x) / overview.width));
-      const to = Math.min(overview.count - 1, Math.max(from, Math.ceil(scale.time(x + 1) / overview.width) - 1));
+      const to = clamp(Math.ceil(scale.time(x + 1) / overview.width) - 1, from, overview.count - 1);
       let value = 0;
       for (let bin = from; bin <= to; bin++) value = Math.max(value, overview.allocated[bin]!);
       if (from >= overview.count) value = scale.time(x) <= store.now ? last : 0;
@@ -168,7 +169,7 @@ export class Brush {
     const by = (event.offsetX - this.drag.x) * scale.pixel;
     const { t0, t1 } = this.drag.range;
     const least = scale.t1 / 2000;
-    if (this.drag.mode === "left") actions.setRange(Math.min(Math.max(0, t0 + by), t1 - least), t1);
+    if (this.drag.mode === "left") actions.setRange(clamp(t0 + by, 0, t1 - least), t1);
     else if (this.drag.mode === "right") actions.setRange(t0, Math.max(Math.min(scale.t1, t1 + by), t0 + least));
     else if (by !== 0) {
       const moved = panned(this.drag.range, by, scale);

@@ -72,8 +72,16 @@ export function fillBox(c: CanvasRenderingContext2D, colour: string | CanvasPatt
   c.fillRect(x, y, width, height);
 }
 
+/** Outline a box. */
+export function strokeBox(c: CanvasRenderingContext2D, colour: string, x: number, y: number, width: number, height: number, pen = 1, dash: number[] = []): void {
+  setPen(c, colour, pen);
+  c.setLineDash(dash);
+  c.strokeRect(x, y, width, height);
+  c.setLineDash([]);
+}
+
 /** Colour and width of the lines that follow. */
-export function setPen(c: CanvasRenderingContext2D, colour: string, width: number): void {
+export function setPen(c: CanvasRenderingContext2D, colour: string, width = 1): void {
   c.strokeStyle = colour;
   c.lineWidth = width;
 }
@@ -127,11 +135,8 @@ export function hatch(c: CanvasRenderingContext2D, colour: string, spacing = 4):
 
 /** Selection: a 2 px ring in ink with a halo of the page's colour. */
 export function ring(c: CanvasRenderingContext2D, x: number, y: number, width: number, height: number, ink: string, halo: string): void {
-  c.setLineDash([]);
-  setPen(c, halo, 5);
-  c.strokeRect(x, y, width, height);
-  setPen(c, ink, 2);
-  c.strokeRect(x, y, width, height);
+  strokeBox(c, halo, x, y, width, height, 5);
+  strokeBox(c, ink, x, y, width, height, 2);
 }
 
 /** At most `goal` + 1 round tick values from low to high (steps of 1, 2 or 5 times a power of ten; `binary` for bytes: powers of two). */

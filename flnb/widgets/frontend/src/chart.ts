@@ -2,6 +2,7 @@
 
 import { bisectCenter } from "d3-array";
 import { fillBox, horizontal, label, Surface, ticks, vertical } from "./canvas.ts";
+import { clamp } from "./clamp.ts";
 import { attribute, h, on, setText } from "./dom.ts";
 import { integer, joined, plain, significant } from "./format.ts";
 import type { Theme } from "./theme.ts";
@@ -177,7 +178,7 @@ export class Chart {
     }
     if (curve.length > 40) {
       this.line(c, curve, curve.values, x, y, colours.dim, 0.8, true);
-      this.line(c, curve, smooth(curve, Math.min(60, Math.max(5, curve.length / 50)), log), x, y, colours.ink, 1.6, false);
+      this.line(c, curve, smooth(curve, clamp(curve.length / 50, 5, 60), log), x, y, colours.ink, 1.6, false);
     } else {
       this.line(c, curve, curve.values, x, y, colours.ink, 1.4, false);
       if (curve.length < 12) this.dots(c, curve, x, y, colours.ink);
@@ -202,7 +203,7 @@ export class Chart {
       return hover !== null;
     }
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
-    if (by) this.mark(hover === null ? length - 1 : Math.min(Math.max(hover + by, 0), length - 1));
+    if (by) this.mark(hover === null ? length - 1 : clamp(hover + by, 0, length - 1));
     return by !== 0;
   }
 

@@ -1,5 +1,6 @@
 /** Two recordings compared: their memory beside each other with one scrubber for both, their ops, metrics and timelines. */
 
+import { clamp } from "./clamp.ts";
 import { ComparedMetrics } from "./comparemetrics.ts";
 import { ComparedOps } from "./compareops.ts";
 import { ComparedTimelines } from "./comparetimeline.ts";
@@ -329,7 +330,7 @@ export class Comparison {
     const { setCursor, setRange } = this.actions(at);
     const step = (by: number): void => {
       const { steps } = store;
-      const row = Math.min(Math.max(steps.after("t0", store.at) - 1 + by, 0), steps.length - 1);
+      const row = clamp(steps.after("t0", store.at) - 1 + by, 0, steps.length - 1);
       if (row >= 0) setCursor((steps.column("t0")[row]! + steps.column("t1")[row]!) / 2);
     };
     const commands: Record<string, () => void> = {

@@ -1,6 +1,7 @@
 /** The timelines of two recordings under each other on one axis, which counts from the same step in both, or from their beginnings. */
 
 import { ring, vertical } from "./canvas.ts";
+import { clamp } from "./clamp.ts";
 import { Half, stepSpan } from "./comparehalf.ts";
 import { type Chosen, Counterparts, type Place } from "./counterparts.ts";
 import { h, on } from "./dom.ts";
@@ -135,7 +136,7 @@ export class ComparedTimelines {
     if (!this.span || this.panel.tableShown) return false;
     if (event.key === "[" || event.key === "]") {
       const at = this.step === null ? 0 : this.shared.indexOf(this.step) + (event.key === "]" ? 1 : -1);
-      if (this.shared.length) this.align(this.shared[Math.min(Math.max(at, 0), this.shared.length - 1)]!);
+      if (this.shared.length) this.align(this.shared[clamp(at, 0, this.shared.length - 1)]!);
       return true;
     }
     if (event.key.toLowerCase() === "f") this.look(this.limits);
@@ -160,9 +161,8 @@ export class ComparedTimelines {
 
   /** For browser tests. */
   get testState(): unknown {
-    const box = this.timeline.surface.canvas.getBoundingClientRect();
     return {
-      step: this.step, said: this.words, span: this.span, chosen: this.chosen, place: { x: box.x, y: box.y, width: box.width, height: box.height },
+      step: this.step, said: this.words, span: this.span, chosen: this.chosen, place: this.timeline.place,
       sides: this.halves.map(({ lanes, zero }) => ({ zero, pixel: lanes?.piece.pixel, lanes: lanes?.content.lanes.map(({ title }) => title), rows: lanes?.rows.map((rows) => rows.map((row) => row.kind)) })),
       tops: this.halves.flatMap(({ lanes }, side) => lanes?.content.lanes.map((lane, at) => lane.rows.map((_, row) => this.timeline.placeOf(at + (side ? this.first : 0), row))) ?? []),
     };

@@ -2,6 +2,7 @@
 
 import { CodeSheet, isCodeAnswer } from "./cell.ts";
 import { RecordingBar, StatusLine, ViewBar } from "./bars.ts";
+import { clamp } from "./clamp.ts";
 import { h, keepKeys, on } from "./dom.ts";
 import { createCollectivesView } from "./collectives/index.ts";
 import { createDevicesView } from "./devices/index.ts";
@@ -368,7 +369,7 @@ export class Dashboard {
   /** Put cursor and range on the step before or after the one under the cursor. */
   private step(by: number): void {
     const { steps } = this.store;
-    const at = Math.min(Math.max(steps.after("t0", this.store.at) - 1 + by, 0), steps.length - 1);
+    const at = clamp(steps.after("t0", this.store.at) - 1 + by, 0, steps.length - 1);
     if (at < 0) return;
     const [t0, t1] = [steps.column("t0")[at]!, steps.column("t1")[at]!];
     const { range } = this.store;

@@ -98,5 +98,12 @@ export function keepKeys(event: KeyboardEvent, element: Element): boolean {
   return modified;
 }
 
+/** Show or hide an element; where that changes it, call `then` once the page has its new layout. */
+export function reveal(element: HTMLElement, shown: boolean, then: () => void): void {
+  if (element.hidden === !shown) return;
+  element.hidden = !shown;
+  requestAnimationFrame(then);
+}
+
 /** Whether the focus is in a table, whose keys are its own. */
 export const inTable = (): boolean => !!document.activeElement?.closest("table, .fl-data");

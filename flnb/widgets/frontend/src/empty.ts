@@ -26,9 +26,9 @@ export class Empty {
     const facts = new Facts([["Kernel", kernel]]);
     if (latest) {
       const { run, counters } = latest;
-      if (run.backend) facts.add("Backend", run.backend, "", "fl-code");
+      if (run.backend) facts.code("Backend", run.backend);
       if (run.libraries) facts.add("Libraries", run.libraries);
-      if (run.manager) facts.add("Manager", run.manager, "", "fl-code");
+      if (run.manager) facts.code("Manager", run.manager);
       if (run.device) facts.add("Device", run.capacity === null ? run.device : `${run.device}, capacity ${bytesText(run.capacity)}`);
       if (counters.buffer_capacity) facts.add("Buffer", `${bytesText(counters.buffer_capacity)}, ${counters.buffer_used ? `${bytesText(counters.buffer_used)} used` : "empty"}`);
     }

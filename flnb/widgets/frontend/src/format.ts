@@ -96,6 +96,9 @@ export const shape = (dims: readonly number[]): string => (dims.length ? dims.jo
 export const dtype = (name: string): string =>
   name.replace(/^bfloat/, "bf").replace(/^float/, "f").replace(/^uint/, "u").replace(/^int/, "i").replace(/^complex/, "c");
 
+/** dtype and shape of a tensor: f32 [256,16,8,8]. */
+export const tensorText = (tensor: { dtype: string; shape: readonly number[] }): string => `${dtype(tensor.dtype)} [${tensor.shape.join(",")}]`;
+
 /** A quantity as one string: "1.98 ms". */
 export const text = (quantity: Quantity): string => (quantity[1] ? `${quantity[0]} ${quantity[1]}` : quantity[0]);
 

@@ -48,13 +48,6 @@ export class Lifetimes {
     return this.start[row]! <= t && this.end[row]! > t;
   }
 
-  /** Rows of the blocks that live at time t. */
-  liveAt(t: number): number[] {
-    const rows: number[] = [];
-    for (let row = 0; row < this.used; row++) if (this.isLive(row, t)) rows.push(row);
-    return rows;
-  }
-
   /** A fresh row for a block that begins now. */
   insert(id: number, start: number): number {
     if (this.used === this.capacity) this.makeRoom();

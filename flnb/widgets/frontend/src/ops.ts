@@ -1,6 +1,6 @@
 /** Which op costs most, is it steady? A table of ops or scopes, with one sparkline a row. */
 
-import { Facts, pane, title } from "./details.ts";
+import { Facts, pane, rowButton, rowList, title } from "./details.ts";
 import { attribute, h, nothing, on, section, setQuantity, setText } from "./dom.ts";
 import { atLeast, bytes, count, duration, durationText, exactBytes, integer, measured, percent, percentText, shape as shapeText, text } from "./format.ts";
 import { familyLabels } from "./palette.ts";
@@ -338,15 +338,11 @@ class Ops implements View {
     const nodes = tape.nodes.filter((node) => selectsNode(store, node));
     if (!nodes.length) return [];
     const backward = store.selection?.phase === "backward";
-    const list = h("ul", "fl-rowlist");
-    for (const node of nodes.slice(0, 60)) {
+    const list = rowList(nodes.slice(0, 60).map((node) => {
       const [plan, context] = [store.plan(node.plan), store.context(node.context)];
-      const button = h("button", { title: plan ? `${plan.op} ${shapeText(plan.shape)}` : "" },
-        h("span", "fl-code", store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)"),
-        h("span", "fl-unitright", durationText(backward ? node.backward_ns : node.forward_ns)));
-      on(button, "click", () => actions.select(selectionOfNode(store, node, tape)));
-      list.append(h("li", {}, button));
-    }
+      return rowButton(() => actions.select(selectionOfNode(store, node, tape)), plan ? `${plan.op} ${shapeText(plan.shape)}` : "",
+        store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)", durationText(backward ? node.backward_ns : node.forward_ns));
+    }));
     return [section(`On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];
   }
 

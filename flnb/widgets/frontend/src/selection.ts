@@ -38,26 +38,30 @@ export interface Selection {
 /** Ops of forward and backward share a name: conv2d_backward, conv2d_input_grad, max_pool2d_grad and relu_pull belong to nodes conv2d, max_pool2d and relu. */
 export const baseOp = (name: string): string => name.replace(/((_(input|weight|bias))?_grad|_backward|_pull|′|')$/, "");
 
+/** Op, scope and phase of a plan and a context, as far as they are known. */
+export function namesOf(store: Store, planId: number, contextId: number): Pick<Selection, "op" | "scope" | "phase"> {
+  const [plan, context] = [store.plan(planId), store.context(contextId)];
+  return { ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope, phase: context.phase } : {}) };
+}
+
 export function selectionOfBlock(store: Store, row: number): Selection {
   const { lifetimes } = store.memory;
-  const plan = store.plan(lifetimes.plan[row]!);
-  const context = store.context(lifetimes.context[row]!);
+  const names = namesOf(store, lifetimes.plan[row]!, lifetimes.context[row]!);
+  const { op, scope } = names;
   const node = lifetimes.node[row]!;
   const step = store.stepAt(lifetimes.start[row]!);
   const id = lifetimes.id[row]!;
   return {
-    kind: "block", label: context?.scope ? `${context.scope}${plan ? `.${plan.op}` : ""}` : plan?.op ?? `block #${id}`,
+    kind: "block", label: [scope, op].filter(Boolean).join(".") || `block #${id}`,
     block: id, segment: lifetimes.segment[row]!, t: lifetimes.start[row]!, bytes: lifetimes.size[row]!,
-    ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope, phase: context.phase } : {}),
-    ...(node ? { node } : {}), ...(step !== null ? { step } : {}),
+    ...names, ...(node ? { node } : {}), ...(step !== null ? { step } : {}),
   };
 }
 
 /** A kernel, with scope and phase of its last op. */
 export function selectionOfKernel(store: Store, name: string): Selection {
   const kernel = store.kernelInfos.find((one) => one.name === name);
-  const context = kernel && store.context(kernel.context);
-  return { kind: "kernel", label: name, kernel: name, ...(context ? { scope: context.scope, phase: context.phase } : {}) };
+  return { kind: "kernel", label: name, kernel: name, ...(kernel && namesOf(store, 0, kernel.context)) };
 }
 
 export function selectionOfNode(store: Store, node: TapeNode, tape: Tape): Selection {

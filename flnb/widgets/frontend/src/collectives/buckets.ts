@@ -90,7 +90,7 @@ function line(frame: Frame, model: CollectivesModel, buckets: Buckets, call: num
       fillBox(c, theme.family("communication"), scale.x(met), y - 4.5, Math.max(2, scale.x(end) - scale.x(met)), BAR);
     }
     c.fillStyle = colours.ink;
-    setPen(c, colours.bg, 1);
+    setPen(c, colours.bg);
     tracePath(c, x, y - 4.5, x + 6, y, x, y + 4.5);
     c.closePath();
     c.fill();

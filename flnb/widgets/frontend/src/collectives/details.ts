@@ -1,9 +1,9 @@
 /** The selected collective, or the one where somebody was latest: who was last and why, each rank's times, what it achieved. */
 
 import { fillBox, horizontal, label, setPen, Surface, ticks, vertical } from "../canvas.ts";
-import { Facts, pane, title } from "../details.ts";
+import { Facts, keyButton, pane, title } from "../details.ts";
 import { h, nothing, section, swatch } from "../dom.ts";
-import { bytesText, durationText, exactBytes, integer, joined, percentText, plain, significant } from "../format.ts";
+import { durationText, integer, joined, percentText, plain, significant } from "../format.ts";
 import { paintHatched } from "../timeline/paint.ts";
 import type { Theme } from "../theme.ts";
 import type { CollectivesModel } from "./model.ts";
@@ -58,7 +58,7 @@ export class Details {
       facts.add("Kind", model.op(call), model.dtype(call));
       facts.add("Elements", integer(model.elements(call)));
       if (model.holds(call)) facts.add("Holds", model.holds(call));
-      facts.add("Bytes", bytesText(model.bytes(call)), model.bytes(call) >= 1000 ? exactBytes(model.bytes(call)) : "");
+      facts.bytes("Bytes", model.bytes(call));
     }
     facts.add("Group", model.group(call).replaceAll(" ", "\u00a0"), `${members.length} ranks, ${hosts} ${hosts === 1 ? "host" : "hosts"}`);
     facts.add("Sequence", integer(model.seq(call)));
@@ -148,12 +148,9 @@ export class Details {
   }
 
   private links(model: CollectivesModel, call: number): HTMLElement {
-    const button = (name: string, key: string, act: () => void): HTMLElement => {
-      return h("button", { class: "fl-button", onclick: act }, name, h("kbd", {}, key));
-    };
     const late = model.lateRank(call);
-    return h("div", "fl-links", button("Previous", "K", this.actions.previous), button("Next", "J", this.actions.next),
-      ...(late < 0 ? [] : [button(`Rank ${model.number(late)}`, "R", this.actions.late)]));
+    return h("div", "fl-links", keyButton("Previous", "K", this.actions.previous), keyButton("Next", "J", this.actions.next),
+      ...(late < 0 ? [] : [keyButton(`Rank ${model.number(late)}`, "R", this.actions.late)]));
   }
 }
 

@@ -1,6 +1,7 @@
 /** What communication costs a step: the time in which a rank only communicates, step by step. */
 
 import { horizontal, label, Surface, ticks } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { h, on, setText } from "../dom.ts";
 import { duration, durationText, integer, percent, percentText, plain } from "../format.ts";
 import { Panel } from "../panel.ts";
@@ -40,7 +41,7 @@ export class Exposed {
     const by = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (!by || event.composedPath()[0] !== this.surface.canvas) return false;
     const steps = this.model?.section.steps ?? [];
-    const next = steps[Math.min(Math.max(steps.findIndex(({ step }) => step === this.chosen) + by, 0), steps.length - 1)];
+    const next = steps[clamp(steps.findIndex(({ step }) => step === this.chosen) + by, 0, steps.length - 1)];
     if (next) this.pick(next.step);
     return true;
   }
@@ -88,7 +89,7 @@ export class Exposed {
     });
     if (!rows.length) return;
     label(c, integer(rows[0]!.step), LEFT, height - 7, colours.dim, theme.ui(10));
-    if (rows.length > 1) label(c, `step ${integer(rows.at(-1)!.step)}`, Math.min(width - RIGHT, Math.max(LEFT + 80, LEFT + wide * rows.length)), height - 7, colours.dim, theme.ui(10), "right");
+    if (rows.length > 1) label(c, `step ${integer(rows.at(-1)!.step)}`, clamp(LEFT + wide * rows.length, LEFT + 80, width - RIGHT), height - 7, colours.dim, theme.ui(10), "right");
   }
 
   private barWidth(count: number): number {

@@ -1,7 +1,7 @@
 /** Lateness of many ranks over the steps that are kept, a pixel showing the largest in it; the worst are named beside it. */
 
 import { on } from "../dom.ts";
-import { label, setPen, Surface, tracePath } from "../canvas.ts";
+import { label, setPen, strokeBox, Surface, tracePath } from "../canvas.ts";
 import { entry } from "../columns.ts";
 import { durationText, integer } from "../format.ts";
 import { Panel } from "../panel.ts";
@@ -108,8 +108,7 @@ export class HeatMap {
     const { right } = this;
     const high = height - TOP - BOTTOM;
     this.cells(c, lateness, high, theme.family("communication"));
-    setPen(c, colours.mark, 1);
-    c.strokeRect(LEFT - 0.5, TOP - 0.5, right - LEFT + 1, high + 1);
+    strokeBox(c, colours.mark, LEFT - 0.5, TOP - 0.5, right - LEFT + 1, high + 1);
     const last = model.ranks - 1;
     for (const rank of [0, last >> 1, last]) label(c, String(model.number(rank)), LEFT - 6, Math.max(TOP + 5, Math.min(TOP + high - 5, TOP + ((rank + 0.5) * high) / model.ranks)), colours.dim, theme.ui(10), "right");
     if (lateness.steps.length) {
@@ -165,7 +164,7 @@ export class HeatMap {
     this.listed(worst).forEach((rank, at, all) => {
       const y = TOP + (high / all.length) * (at + 0.5);
       const of = TOP + ((rank + 0.5) * high) / model.ranks;
-      setPen(c, colours.dim, 1);
+      setPen(c, colours.dim);
       tracePath(c, right + 2, of, right + 7, of, right + 20, y, right + 24, y);
       c.stroke();
       const place = worst.indexOf(rank);

@@ -1,5 +1,6 @@
 /** A lane for each rank: phases and blocks, ops by family, and the collectives, waiting apart from transferring. */
 
+import { clamp } from "../clamp.ts";
 import { durationText, integer } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
@@ -55,7 +56,7 @@ export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly
   const depth = rows.reduce((most, row) => Math.max(most, row + 1), 1);
   const place = Math.floor((room / ranks.length - UPPER - 2 * PADDING) / depth);
   const gap = low || place < 9 ? 1 : 2;
-  const bar = low ? 8 : Math.min(Math.max(place - gap, BAR[0]), BAR[1]);
+  const bar = low ? 8 : clamp(place - gap, BAR[0], BAR[1]);
   const names: string[][][] = [];
   const spans = spansByRank(model);
   const acts = actsByRank(model);

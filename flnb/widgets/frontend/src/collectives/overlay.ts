@@ -1,6 +1,7 @@
 /** What is drawn over the lanes of ranks: where they meet, who was last, the clocks' bounds, exposed time, what hangs. */
 
-import { fillBox, label, ring, setPen, vertical } from "../canvas.ts";
+import { fillBox, label, ring, setPen, strokeBox, vertical } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { durationText, integer } from "../format.ts";
 import type { Frame } from "../timeline/paint.ts";
 import type { RankLanes } from "./lanes.ts";
@@ -51,7 +52,7 @@ function entries(frame: Frame, model: CollectivesModel, lanes: RankLanes, call: 
   lanes.ranks.forEach((rank, lane) => {
     const begin = model.begin(rank, call);
     if (Number.isNaN(begin)) return;
-    const wide = Math.max(1, Math.min(40, Math.round((2 * model.bound(rank)) / scale.pixel)));
+    const wide = clamp(Math.round((2 * model.bound(rank)) / scale.pixel), 1, 40);
     c.fillRect(Math.round(scale.x(begin) - wide / 2), frame.row(lane, lanes.rowOf(call)) - (chosen ? 3 : 2), wide, chosen ? 3 : 2);
   });
 }
@@ -106,7 +107,7 @@ function exposed(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
     const [from, to] = [Math.max(x0, scale.left), Math.min(x1, scale.right)]; // of a gap that is partly in sight the name stands in that part
     const named = to - from > wide + 24;
     fillBox(c, theme.colours.bg, x0, y - 6, x1 - x0, 12);
-    setPen(c, theme.colours.ink, 1);
+    setPen(c, theme.colours.ink);
     c.beginPath();
     for (const x of [Math.round(x0) + 0.5, Math.round(x1) - 0.5]) {
       c.moveTo(x, y - 4);
@@ -139,10 +140,7 @@ function hanging(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
       const from = Math.max(scale.left + 2, scale.x(model.section.ranks[rank]!.seen_ms) + 4);
       const y = frame.row(lane, 1);
       const high = Math.max(14, frame.row(lane, lanes.rowOf(Math.max(0, call))) + lanes.bar - y);
-      setPen(c, colours.dim, 1);
-      c.setLineDash([3, 3]);
-      c.strokeRect(Math.round(from) + 0.5, y + 0.5, Math.max(6, Math.round(now - from) - 2), high);
-      c.setLineDash([]);
+      strokeBox(c, colours.dim, Math.round(from) + 0.5, y + 0.5, Math.max(6, Math.round(now - from) - 2), high, 1, [3, 3]);
       const said = theme.fit(`${row?.state ?? "has not come"}${row?.last ? ` · its last: ${row.last}` : ""}`, theme.ui(10.5, 500), now - from - 14);
       if (said) plate(frame, said, from + 8, y + high / 2, theme.ui(10.5, 500), "left");
       return;
@@ -151,8 +149,7 @@ function hanging(frame: Frame, model: CollectivesModel, lanes: RankLanes): void 
     const x = Math.max(scale.left, scale.x(begin));
     if (row?.state.includes("differ")) {
       fillBox(c, colours.bg, x, y, now - x, lanes.bar);
-      setPen(c, colours.error, 1.5);
-      c.strokeRect(x + 0.75, y + 0.75, now - x, lanes.bar - 1.5);
+      strokeBox(c, colours.error, x + 0.75, y + 0.75, now - x, lanes.bar - 1.5, 1.5);
       const middle = now - Math.min(40, (now - x) / 2);
       c.lineWidth = 2;
       c.beginPath();
@@ -188,6 +185,6 @@ function bounds(frame: Frame, model: CollectivesModel, lanes: RankLanes): void {
     const bound = model.bound(rank);
     const y = frame.lane(lane).top + (lanes.bar < NUMBERS ? 8 : 33);
     if (!(bound > 0) || y < top || y + 6 > bottom) return;
-    c.fillRect(scale.left - 26, y, Math.max(1, Math.min(20, Math.round((2 * bound) / scale.pixel))), 6);
+    c.fillRect(scale.left - 26, y, clamp(Math.round((2 * bound) / scale.pixel), 1, 20), 6);
   });
 }

@@ -1,6 +1,8 @@
 /** Who is late, why, what does it cost a step, is communication hidden? Ranks over time, and what follows from them. */
 
-import { attribute, h, inTable, swatch } from "../dom.ts";
+import { clamp } from "../clamp.ts";
+import { writeLegend } from "../details.ts";
+import { attribute, h, inTable, reveal } from "../dom.ts";
 import { durationText, integer, joined } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel } from "../panel.ts";
@@ -184,9 +186,7 @@ export class CollectivesView implements View {
   }
 
   private show(element: HTMLElement, shown: boolean): void {
-    if (element.hidden === !shown) return;
-    element.hidden = !shown;
-    requestAnimationFrame(() => this.resize());
+    reveal(element, shown, () => this.resize());
   }
 
   /** The newest step and a bit of what was before it. */
@@ -226,7 +226,7 @@ export class CollectivesView implements View {
     const groups = section.groups.length > 1 ? `${section.groups.length} groups` : "";
     const kept = model.steps.length ? `steps ${integer(model.steps[0]!.step)} to ${integer(model.steps.at(-1)!.step)} are kept` : "";
     this.panel.sub = joined([section.stuck ? stuckTitle(section.stuck) : step >= 0 ? `step ${integer(step)}` : "", `${model.ranks} ranks`, groups, this.outside(model) ? kept : ""]);
-    this.writeLegend(model);
+    this.legends(model);
     const call = this.call(model);
     this.details.update(model, call, this.context.store.selection?.kind === "collective");
     if (section.stuck) this.stuck.update(section.stuck);
@@ -245,18 +245,16 @@ export class CollectivesView implements View {
     return !store.following && (store.range.t1 * 1e3 < model.limits.t0 || store.range.t0 * 1e3 > model.limits.t1);
   }
 
-  private writeLegend(model: CollectivesModel): void {
+  private legends(model: CollectivesModel): void {
     const { theme } = this.context;
-    const families = busiest(model);
-    const key = JSON.stringify([families, theme.version]);
-    if (this.legend.dataset["key"] === key) return;
-    this.legend.dataset["key"] = key;
-    const communication = theme.family("communication");
-    const hatched = `border:1px solid ${communication};background:repeating-linear-gradient(135deg,${communication} 0 1px,transparent 1px 3px)`;
-    const entry = (mark: HTMLElement, name: string, hide = ""): HTMLElement => h("span", `fl-legenditem ${hide}`, mark, name);
-    this.legend.replaceChildren(
-      entry(h("i", { class: "fl-callmark", style: hatched }), "waiting"), entry(h("i", { class: "fl-callmark", style: `background:${communication}` }), "transferring"),
-      ...families.map((family) => entry(swatch(theme, family), familyLabels[family] ?? family, "fl-wideonly")));
+    writeLegend(this.legend, theme, busiest(model), () => {
+      const communication = theme.family("communication");
+      const entry = (style: string, name: string): HTMLElement => h("span", "fl-legenditem", h("i", { class: "fl-callmark", style }), name);
+      return [
+        entry(`border:1px solid ${communication};background:repeating-linear-gradient(135deg,${communication} 0 1px,transparent 1px 3px)`, "waiting"),
+        entry(`background:${communication}`, "transferring"),
+      ];
+    });
   }
 
   private tip(mark: Mark): string {
@@ -276,8 +274,7 @@ export class CollectivesView implements View {
     const { lanes } = this;
     const call = this.call(model);
     if (!lanes || call < 0) return null;
-    const box = this.timeline.surface.canvas.getBoundingClientRect();
-    return { x: box.x, y: box.y, width: box.width, height: box.height, begins: lanes.ranks.map((rank) => model.begin(rank, call)), last: model.last(call) };
+    return { ...this.timeline.place, begins: lanes.ranks.map((rank) => model.begin(rank, call)), last: model.last(call) };
   }
 
   // ---- what the reader does
@@ -329,7 +326,7 @@ export class CollectivesView implements View {
     if (!model || !model.rows) return;
     const at = model.order.indexOf(this.call(model));
     const next = this.context.store.selection?.kind === "collective" && at >= 0 ? at + by : at < 0 ? model.order.length - 1 : at;
-    this.select(model.order[Math.min(Math.max(next, 0), model.order.length - 1)]!);
+    this.select(model.order[clamp(next, 0, model.order.length - 1)]!);
   }
 
   /** The late rank of what is told of, or of where somebody was latest. */

@@ -1,9 +1,11 @@
 /** The blocks of each device at the cursor, with the streams that used them; freed ones that wait for a stream are dotted. */
 
-import { fillBox, label, ring, setPen, Surface, tracePath } from "../canvas.ts";
+import { fillBox, label, ring, setPen, strokeBox, Surface, tracePath } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { attribute, h, on } from "../dom.ts";
 import { bytesText, integer, joined, percent, wholeBytes } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
+import { namesOf } from "../selection.ts";
 import { Panel } from "../panel.ts";
 import { Tip } from "../tip.ts";
 import type { DataTable, ViewContext } from "../view.ts";
@@ -145,8 +147,7 @@ export class DeviceBlocks {
     if (waits) {
       fillBox(c, colours.bg, x0, y, wide, BAR);
       dotted(c, x0 + 1, y + 1, wide - 2, BAR - 2, colours.ink);
-      setPen(c, colours.ink, 1);
-      c.strokeRect(Math.round(x0) + 0.5, y + 0.5, Math.max(1, Math.round(wide) - 1), BAR - 1);
+      strokeBox(c, colours.ink, Math.round(x0) + 0.5, y + 0.5, Math.max(1, Math.round(wide) - 1), BAR - 1);
     } else {
       fillBox(c, fill, x0, y, wide, BAR);
     }
@@ -171,10 +172,7 @@ export class DeviceBlocks {
   private free(c: CanvasRenderingContext2D, x0: number, x1: number, y: number, size: number, aside = 0): void {
     const { theme } = this.context;
     if (x1 - x0 < 3) return;
-    setPen(c, theme.colours.dim, 1);
-    c.setLineDash([2, 2]);
-    c.strokeRect(Math.round(x0) + 1.5, y + 1.5, Math.round(x1 - x0) - 3, BAR - 3);
-    c.setLineDash([]);
+    strokeBox(c, theme.colours.dim, Math.round(x0) + 1.5, y + 1.5, Math.round(x1 - x0) - 3, BAR - 3, 1, [2, 2]);
     const said = `free ${bytesText(size)}`;
     if (theme.measure(said, theme.ui(10.5)) + 6 < x1 - x0 - aside) label(c, said, (x0 + aside + x1) / 2, y + BAR / 2 + 0.5, theme.colours.dim, theme.ui(10.5), "center");
   }
@@ -206,7 +204,7 @@ export class DeviceBlocks {
     if (!by || event.composedPath()[0] !== this.surface.canvas) return false;
     const { model, shown, context: { store: { selection } } } = this;
     const at = selection?.kind === "block" ? shown.findIndex(({ row }) => model?.columns["block_id"]![row] === selection.block) : -1;
-    const next = shown[at < 0 ? (by > 0 ? 0 : shown.length - 1) : Math.min(Math.max(at + by, 0), shown.length - 1)];
+    const next = shown[at < 0 ? (by > 0 ? 0 : shown.length - 1) : clamp(at + by, 0, shown.length - 1)];
     if (next) this.choose(next.row);
     return true;
   }
@@ -215,10 +213,8 @@ export class DeviceBlocks {
     const { model, context: { store, actions } } = this;
     if (!model) return;
     const { block_id: ids, block_size: sizes, block_plan: plans, block_context: contexts } = model.columns;
-    const [plan, context] = [store.plan(plans![row]!), store.context(contexts![row]!)];
     actions.select({
-      kind: "block", label: blockName(model, store, row), block: ids![row]!, bytes: sizes![row]!,
-      ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope, phase: context.phase } : {}),
+      kind: "block", label: blockName(model, store, row), block: ids![row]!, bytes: sizes![row]!, ...namesOf(store, plans![row]!, contexts![row]!),
     });
   }
 
@@ -240,7 +236,7 @@ function torn(c: CanvasRenderingContext2D, x: number, y: number, ground: string,
   c.fillStyle = ground;
   tracePath(c, x - 2, y - 1, x + 4, y - 1, x, y + BAR + 1, x - 6, y + BAR + 1);
   c.fill();
-  setPen(c, ink, 1);
+  setPen(c, ink);
   c.beginPath();
   for (const by of [-2, 4]) {
     c.moveTo(x + by, y - 1);

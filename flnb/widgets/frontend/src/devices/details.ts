@@ -1,6 +1,6 @@
 /** The selected launch or copy; without one, what the step asked of the devices. */
 
-import { Facts, pane, squareOf, title } from "../details.ts";
+import { Facts, keyButton, pane, rowList, squareOf, title } from "../details.ts";
 import { h, nothing, section, swatch } from "../dom.ts";
 import { bytesText, durationText, exactBytes, integer, significant, UNKNOWN } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
@@ -38,7 +38,7 @@ export class TaskDetails {
     facts.add("Scope", context?.scope || UNKNOWN, context && context.phase !== "other" ? context.phase : "");
     if (model.route(task)) {
       facts.add("Route", ROUTES[model.route(task)] ?? "");
-      facts.add("Bytes", bytesText(model.bytes(task)), model.bytes(task) >= 1000 ? exactBytes(model.bytes(task)) : "");
+      facts.bytes("Bytes", model.bytes(task));
       if (model.route(task) < 3) facts.add("Host memory", model.pinned(task) ? "pinned" : "pageable", model.pinned(task) ? "" : "the call waits");
     }
     const step = model.stepOf(task);
@@ -86,7 +86,7 @@ export class TaskDetails {
     const found = rows.map((row) => h("li", "fl-deviceblock",
       squareOf(theme.category(model.columns["block_category"]![row]!)),
       h("span", "fl-code", blockName(model, store, row)), h("span", "fl-unitright", `${sizeOf(model, row)} · ${streamsOf(model, row)}`)));
-    return [section("Blocks it was given"), h("ul", "fl-rowlist", ...found)];
+    return [section("Blocks it was given"), rowList(found)];
   }
 
   private events(model: DevicesModel, task: number): HTMLElement[] {
@@ -119,8 +119,8 @@ export class TaskDetails {
       const facts = new Facts();
       facts.add("Launches", integer(sums.launches));
       facts.add("Copies", integer(sums.copies));
-      facts.add("To the device", bytesText(sums.to_device), sums.to_device >= 1000 ? exactBytes(sums.to_device) : "");
-      facts.add("To the host", bytesText(sums.to_host), sums.to_host >= 1000 ? exactBytes(sums.to_host) : "");
+      facts.bytes("To the device", sums.to_device);
+      facts.bytes("To the host", sums.to_host);
       facts.add("Host waits", integer(sums.waits), sums.waits ? "the program stood still" : "it never stood still");
       found.push(title(`step ${integer(number)}`, "what the host asked of the devices"), facts.list);
     }
@@ -131,22 +131,18 @@ export class TaskDetails {
       else facts.add("Clock", `±${durationText(bound)}`, "event error");
       found.push(section(place), facts.list);
     }
-    found.push(h("div", "fl-links", this.button("Next launch", "]", () => this.actions.go(1)), ...(model.section.gaps.length ? [this.button("Next gap", "G", () => this.actions.gap())] : [])));
+    found.push(h("div", "fl-links", keyButton("Next launch", "]", () => this.actions.go(1)), ...(model.section.gaps.length ? [keyButton("Next gap", "G", () => this.actions.gap())] : [])));
     return found;
   }
 
   private links(op: string | undefined, block = false): HTMLElement {
     const { actions, store } = this.context;
-    const links = [...(block ? [] : [this.button("Previous", "[", () => this.actions.go(-1)), this.button("Next", "]", () => this.actions.go(1))])];
-    if (op && store.ops.some((row) => row.name === op)) links.push(this.button("Op", "O", () => {
+    const links = [...(block ? [] : [keyButton("Previous", "[", () => this.actions.go(-1)), keyButton("Next", "]", () => this.actions.go(1))])];
+    if (op && store.ops.some((row) => row.name === op)) links.push(keyButton("Op", "O", () => {
       actions.select({ kind: "op", label: op, op });
       actions.show("ops");
     }));
     return h("div", "fl-links", ...links);
-  }
-
-  private button(name: string, key: string, act: () => void): HTMLElement {
-    return h("button", { class: "fl-button", onclick: act }, name, h("kbd", {}, key));
   }
 }
 

@@ -1,5 +1,6 @@
 /** Lanes of the timeline: what the host asked for, and for each stream what its device ran. */
 
+import { clamp } from "../clamp.ts";
 import { durationText, integer, joined } from "../format.ts";
 import { familyNames } from "../palette.ts";
 import type { Store } from "../store.ts";
@@ -55,8 +56,8 @@ const kindOf = (name: string): number => FAMILIES + Math.max(0, familyNames.inde
 export function deviceLanes(model: DevicesModel, store: Store, theme: Theme, axis: Axis, step: number, footer: number, room: number): DeviceLanes {
   const count = model.streams.length;
   const fixed = fixedHeight(model.streams);
-  const bar = Math.floor(Math.min(Math.max((room - footer - HEADER - fixed) / (count + 1), BAR[0]), BAR[1]));
-  const gap = Math.min(ARROWS, Math.max(LEAST_ARROWS, room - footer - HEADER - fixed + LEAST_ARROWS - (count + 1) * bar));
+  const bar = Math.floor(clamp((room - footer - HEADER - fixed) / (count + 1), BAR[0], BAR[1]));
+  const gap = clamp(room - footer - HEADER - fixed + LEAST_ARROWS - (count + 1) * bar, LEAST_ARROWS, ARROWS);
   const names: string[][][] = [];
   const phases = phaseBars(model, store, axis);
   const asked = askedBars(model, store, axis);

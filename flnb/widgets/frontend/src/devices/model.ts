@@ -1,6 +1,7 @@
 /** What devices did, as the view reads it: launches and copies on one axis, and the blocks at a moment. */
 
 import { bisectLeft } from "d3-array";
+import { clamp } from "../clamp.ts";
 import { columnsOf, entry } from "../columns.ts";
 import type { Column, DevicesSection } from "../protocol.ts";
 
@@ -106,7 +107,7 @@ export class DevicesModel {
   /** The time of the host at a place of an axis: in the order, after it has asked for that task. */
   timeAt(place: number, axis: Axis): number {
     if (axis === "time") return place;
-    const row = Math.min(Math.max(0, Math.floor(place)), this.rows - 1);
+    const row = clamp(Math.floor(place), 0, this.rows - 1);
     return row < 0 ? this.section.now_ms : this.asked(row)[1];
   }
 

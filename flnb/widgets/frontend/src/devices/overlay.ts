@@ -1,6 +1,7 @@
 /** What is drawn over the lanes: lines from where a task was asked for to where it ran, events, copies' bytes, idle time. */
 
 import { fillBox, label, ring, setPen, tracePath } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { bytesText, durationText } from "../format.ts";
 import { ROUTES } from "../protocol.ts";
 import type { Store } from "../store.ts";
@@ -52,7 +53,7 @@ function lines(frame: Frame, overlay: Overlay): void {
     const ran = model.deviceSpan(task, lanes.axis);
     if (scale.shows(start, end) || (ran && scale.shows(ran[0], ran[1]))) shown.push(task);
   }
-  setPen(c, theme.colours.mark, 1);
+  setPen(c, theme.colours.mark);
   c.setLineDash([]);
   c.beginPath();
   const under = frame.row(0, ASKED) + lanes.bar;
@@ -142,7 +143,7 @@ function idle(frame: Frame, overlay: Overlay): void {
     const long = durationText(ns);
     const said = [`device idle ${long}: ${why}`, `device idle ${long}`, long].find((one) => theme.measure(one, font) + 16 < x1 - x0);
     const y = frame.row(mine[0] ?? 1, TASKS) + lanes.bar / 2;
-    setPen(c, theme.colours.ink, 1);
+    setPen(c, theme.colours.ink);
     c.beginPath();
     for (const x of [Math.round(x0) + 0.5, Math.round(x1) - 0.5]) {
       c.moveTo(x, y - 5);
@@ -185,9 +186,9 @@ function chosen(frame: Frame, overlay: Overlay): void {
 
 function plate({ c, theme, scale }: Frame, said: string, x: number, y: number, font: string, align: "left" | "center"): void {
   const wide = theme.measure(said, font);
-  const left = Math.min(Math.max(align === "left" ? x : x - wide / 2, scale.left + 4), scale.right - wide - 4);
+  const left = clamp(align === "left" ? x : x - wide / 2, scale.left + 4, scale.right - wide - 4);
   fillBox(c, theme.colours.bg, Math.round(left) - 4, Math.round(y) - 7, Math.ceil(wide) + 8, 14);
-  setPen(c, theme.colours.line, 1);
+  setPen(c, theme.colours.line);
   c.strokeRect(Math.round(left) - 3.5, Math.round(y) - 6.5, Math.ceil(wide) + 7, 13);
   label(c, said, left, y + 0.5, theme.colours.ink, font);
 }

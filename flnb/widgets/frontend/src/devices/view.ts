@@ -1,10 +1,12 @@
 /** Who waits, host or device; what did this launch do to memory? What the host asked for over what its devices ran. */
 
-import { attribute, h, inTable, setText, swatch } from "../dom.ts";
+import { clamp } from "../clamp.ts";
+import { writeLegend } from "../details.ts";
+import { attribute, h, inTable, reveal, setText } from "../dom.ts";
 import { bytesText, durationText, integer, joined } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { Panel, segmented } from "../panel.ts";
-import type { Selection } from "../selection.ts";
+import { namesOf } from "../selection.ts";
 import { HEADING, type Mark } from "../timeline/lanes.ts";
 import type { Frame } from "../timeline/paint.ts";
 import { type Span, within } from "../timeline/scale.ts";
@@ -115,11 +117,10 @@ export class DevicesView implements View {
     const { model } = this;
     if (!model) return null;
     const task = this.selected(model);
-    const box = this.timeline.surface.canvas.getBoundingClientRect();
     return {
       axis: this.axis(model), rows: model.rows, steps: model.steps.map(({ step }) => step), streams: model.streams.length, shown: this.timeline.shown, note: model.section.note,
       task: task < 0 ? null : { seq: model.seq(task), name: taskName(model, task), asked: task, ran: model.ranAs(task) }, waiting: this.blocks.waiting, blocks: this.blocks.shown.length,
-      events: model.events.map(({ event, awaited }) => ({ event, awaited })), place: { x: box.x, y: box.y, width: box.width, height: box.height },
+      events: model.events.map(({ event, awaited }) => ({ event, awaited })), place: this.timeline.place,
     };
   }
 
@@ -176,7 +177,7 @@ export class DevicesView implements View {
     const axis = this.axis(model);
     const step = this.step(model);
     const high = this.host.clientHeight;
-    const footer = high >= LEAST_HEIGHT ? Math.min(Math.max(TRACK, high - lanesHeight(model.streams)), TRACK_MOST) : 0;
+    const footer = high >= LEAST_HEIGHT ? clamp(high - lanesHeight(model.streams), TRACK, TRACK_MOST) : 0;
     const key = `${store.versions.devices} ${theme.version} ${axis} ${step?.step} ${high}`;
     if (key !== this.arranged) {
       this.arranged = key;
@@ -189,7 +190,7 @@ export class DevicesView implements View {
     const task = this.selected(model);
     const [when, time] = this.moment(model, task);
     this.blocks.update(model, time, when, task < 0 ? [] : model.blocksOf(task));
-    const rows = `minmax(200px,1fr) ${Math.min(Math.max(this.blocks.height, LOWER[0]), LOWER[1])}px`;
+    const rows = `minmax(200px,1fr) ${clamp(this.blocks.height, LOWER[0], LOWER[1])}px`;
     if (this.main.style.gridTemplateRows === rows) return;
     this.main.style.gridTemplateRows = rows;
     requestAnimationFrame(() => this.resize());
@@ -209,9 +210,7 @@ export class DevicesView implements View {
   }
 
   private show(element: HTMLElement, shown: boolean): void {
-    if (element.hidden === !shown) return;
-    element.hidden = !shown;
-    requestAnimationFrame(() => this.resize());
+    reveal(element, shown, () => this.resize());
   }
 
   private under(frame: Frame): void {
@@ -237,7 +236,7 @@ export class DevicesView implements View {
     setText(this.badge, model.section.note);
     setText(this.how, device ? `equal slots · ${device.order} order${device.order === "random" ? `, seed ${device.seed}` : ""}` : "");
     this.choice.hidden = model.emulated;
-    this.writeLegend(model);
+    this.legends(model);
     this.blocks.panel.update(now);
     const task = this.selected(model);
     this.details.update(model, task, step?.step ?? -1, axis);
@@ -245,14 +244,11 @@ export class DevicesView implements View {
     attribute(this.timeline.surface.canvas, "aria-label", `what the host asked for and ${model.streams.length} streams of ${model.section.devices.length} devices${model.section.note ? `; ${model.section.note}` : ""}${said}`);
   }
 
-  private writeLegend(model: DevicesModel): void {
+  private legends(model: DevicesModel): void {
     const { theme, store } = this.context;
     const found = new Set(Array.from({ length: Math.min(model.rows, 400) }, (_, at) => family(model, store, model.rows - 1 - at)));
     const families = Object.keys(familyLabels).filter((name) => found.has(name));
-    const key = JSON.stringify([families, theme.version]);
-    if (this.legend.dataset["key"] === key) return;
-    this.legend.dataset["key"] = key;
-    this.legend.replaceChildren(...families.map((name) => h("span", "fl-legenditem fl-wideonly", swatch(theme, name), familyLabels[name] ?? name)));
+    writeLegend(this.legend, theme, families);
   }
 
   private tip(mark: Mark): string {
@@ -329,12 +325,10 @@ export class DevicesView implements View {
     const [t0, t1] = both[1] - both[0] < length ? both : host; // no further than needed
     const by = t0 < shown.t0 ? t0 - shown.t0 : t1 > shown.t1 ? t1 - shown.t1 : 0;
     if (by) this.span = within({ t0: shown.t0 + by, t1: shown.t1 + by }, model.limits(axis));
-    const [plan, context, step] = [store.plan(model.plan(task)), store.context(model.context(task)), model.stepOf(task)];
-    const selection: Selection = {
-      kind: "task", label: taskName(model, task), task: model.seq(task), ...(plan ? { op: plan.op } : {}), ...(context ? { scope: context.scope, phase: context.phase } : {}),
-      ...(step ? { step: step.step } : {}),
-    };
-    actions.select(selection);
+    const step = model.stepOf(task);
+    actions.select({
+      kind: "task", label: taskName(model, task), task: model.seq(task), ...namesOf(store, model.plan(task), model.context(task)), ...(step ? { step: step.step } : {}),
+    });
   }
 
   private go(by: number): void {
@@ -342,7 +336,7 @@ export class DevicesView implements View {
     if (!model || !model.rows) return;
     const at = this.selected(model);
     const first = this.step(model)?.first ?? 0;
-    this.select(at < 0 ? first : Math.min(Math.max(at + by, 0), model.rows - 1));
+    this.select(at < 0 ? first : clamp(at + by, 0, model.rows - 1));
   }
 
   private goGap(): void {

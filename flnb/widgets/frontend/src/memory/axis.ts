@@ -1,5 +1,6 @@
 /** The time axis that the memory charts share: scale, step ticks, and what pointer and wheel do to it. */
 
+import { clamp } from "../clamp.ts";
 import { on } from "../dom.ts";
 import { bisectLeft, bisectRight } from "d3-array";
 import { label, vertical } from "../canvas.ts";
@@ -71,7 +72,7 @@ export function bindAxis(canvas: HTMLCanvasElement, context: ViewContext, handle
   let pressed: { x: number; y: number; moved: boolean } | null = null;
   const cursorTo = (x: number): void => {
     const axis = handlers.axis();
-    if (axis) actions.setCursor(Math.min(Math.max(axis.time(x), axis.range.t0), axis.range.t1));
+    if (axis) actions.setCursor(clamp(axis.time(x), axis.range.t0, axis.range.t1));
   };
   canvas.tabIndex = 0;
   canvas.style.touchAction = "pan-y";

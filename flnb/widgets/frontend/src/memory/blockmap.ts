@@ -1,7 +1,8 @@
 /** All segments with their blocks at one moment: used, free (dashed), split marks, rounding waste (hatched). */
 
+import { clamp } from "../clamp.ts";
 import { attribute, on } from "../dom.ts";
-import { fillBox, hatch, label, ring, setPen, Surface } from "../canvas.ts";
+import { fillBox, hatch, label, ring, strokeBox, Surface } from "../canvas.ts";
 import { bytesText, wholeBytes } from "../format.ts";
 import { categoryLabels } from "../palette.ts";
 import type { ViewContext } from "../view.ts";
@@ -126,8 +127,7 @@ export class BlockMap {
       if (alone && found && height > 14 && mark.used - mark.x0 > 48) this.name(c, row, x + mark.x0, y + height / 2, mark.used - mark.x0, theme.category(mark.category));
       else if (alone && this.compact && found && height > 14 && wide > 60) this.name(c, row, x + mark.x0, y + height / 2, wide, theme.category(mark.category));
     }
-    setPen(c, colours.mark, 1);
-    c.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+    strokeBox(c, colours.mark, x + 0.5, y + 0.5, width - 1, height - 1);
     this.holes(c, segment, x, y, width, height);
     // A notch under every boundary that a split made.
     let last = -Infinity;
@@ -179,7 +179,6 @@ export class BlockMap {
     const { colours } = theme;
     const font = theme.ui(10.5);
     const holes = holesOf(this.model.index.blocks, segment.rows, segment.size);
-    setPen(c, colours.dim, 1);
     for (let at = 0; at < holes.length; at += 2) {
       const x0 = x + (holes[at]! / segment.size) * width;
       const wide = (holes[at + 1]! / segment.size) * width;
@@ -187,9 +186,7 @@ export class BlockMap {
         ring(c, Math.round(x0) + 1, y, Math.max(3, Math.round(wide) - 2), height, colours.ink, colours.bg);
       }
       if (wide <= 4) continue;
-      c.setLineDash([2, 2]);
-      c.strokeRect(Math.round(x0) + 1.5, y + 1.5, Math.round(wide) - 3, height - 3);
-      c.setLineDash([]);
+      strokeBox(c, colours.dim, Math.round(x0) + 1.5, y + 1.5, Math.round(wide) - 3, height - 3, 1, [2, 2]);
       const what = `free ${bytesText(holes[at + 1]!)}`;
       if (height > 14 && theme.measure(what, font) + 8 < wide) label(c, what, x0 + wide / 2, y + height / 2 + 0.5, colours.dim, font, "center");
     }
@@ -264,9 +261,8 @@ export class BlockMap {
       }
     }
     if (!over) return;
-    setPen(c, colours.ink, 1);
     const { place, mark } = over;
-    if (mark) c.strokeRect(Math.floor(place.x + mark.x0) + 0.5, place.y + 0.5, Math.max(2, mark.x1 - mark.x0) - 1, place.height - 1);
+    if (mark) strokeBox(c, colours.ink, Math.floor(place.x + mark.x0) + 0.5, place.y + 0.5, Math.max(2, mark.x1 - mark.x0) - 1, place.height - 1);
   }
 
   private selected(segment: SegmentState, mark: Mark): boolean {
@@ -359,7 +355,7 @@ export class BlockMap {
     const now = all.findIndex(({ stop }) => typeof stop === "number" ? store.memory.lifetimes.id[stop] === selection?.block : selectsHole(selection, stop));
     let next: number;
     if (now < 0) next = 0;
-    else if (Number.isFinite(by)) next = Math.min(Math.max(now + by, 0), all.length - 1);
+    else if (Number.isFinite(by)) next = clamp(now + by, 0, all.length - 1);
     else {
       const others = all.flatMap((block, index) => (by > 0 ? block.at > all[now]!.at : block.at < all[now]!.at) ? [index] : []);
       next = (by > 0 ? others[0] : others.at(-1)) ?? now;

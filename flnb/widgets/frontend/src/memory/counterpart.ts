@@ -5,6 +5,7 @@
  */
 
 import { bisectLeft, bisectRight } from "d3-array";
+import { clamp } from "../clamp.ts";
 import type { Store } from "../store.ts";
 
 /** A stretch of time and the rows [first, last) of the blocks that were allocated in it. */
@@ -50,12 +51,12 @@ export function counterpartTime(a: Store, b: Store, t: number): number {
   if (found.same) {
     const { first, last } = found.a;
     const [starts, others] = [a.memory.lifetimes.start, b.memory.lifetimes.start];
-    const next = Math.min(Math.max(bisectRight(starts, t, 0, a.memory.lifetimes.used), first), last);
+    const next = clamp(bisectRight(starts, t, 0, a.memory.lifetimes.used), first, last);
     const shift = found.b.first - first;
     if (next > first) [from, begin] = [starts[next - 1]!, others[next - 1 + shift]!];
     if (next < last) [to, end] = [starts[next]!, others[next + shift]!];
   }
-  const part = to > from ? Math.min(Math.max((t - from) / (to - from), 0), 1) : 0;
+  const part = to > from ? clamp((t - from) / (to - from), 0, 1) : 0;
   // Not the next allocation itself: at its very time it has happened.
   return part === 0 ? begin : Math.min(begin + part * (end - begin), end - (part < 1 ? Math.min(1e-9, (end - begin) / 2) : 0));
 }

@@ -1,9 +1,10 @@
 /** The column beside the memory view: everything known about the selected block, segment, or group of blocks. */
 
 import { fillBox, label, Surface, vertical } from "../canvas.ts";
-import { Facts, pane, squareOf, title } from "../details.ts";
-import { attribute, h, nothing, on, section } from "../dom.ts";
-import { bytesText, dtype, durationText, exactBytes, integer, moment } from "../format.ts";
+import { clamp } from "../clamp.ts";
+import { Facts, keyButton, pane, rowButton, rowList, squareOf, title } from "../details.ts";
+import { attribute, h, nothing, section } from "../dom.ts";
+import { bytesText, durationText, integer, moment, tensorText } from "../format.ts";
 import { categoryLabels, categoryOrder } from "../palette.ts";
 import type { Phase } from "../protocol.ts";
 import { selectionOfBlock, selectsBlock, selectsNode } from "../selection.ts";
@@ -74,8 +75,7 @@ export class MemoryDetails {
     const row = h("div", "fl-links");
     if (this.context.alone) return row;
     for (const one of which) {
-      const button = h("button", { class: "fl-button", onclick: () => actions.show(one === "op" ? "ops" : "tape") }, one === "op" ? "Op" : "Tape", h("kbd", {}, one === "op" ? "O" : "T"));
-      row.append(button);
+      row.append(one === "op" ? keyButton("Op", "O", () => actions.show("ops")) : keyButton("Tape", "T", () => actions.show("tape")));
     }
     return row;
   }
@@ -91,7 +91,7 @@ export class MemoryDetails {
       const { lifetimes } = store.memory;
       this.facts.add("Largest", bytesText(request.bytes), request.steps > 0 ? `of the last ${request.steps} steps` : "");
       const [op, scope] = [store.plan(lifetimes.plan[request.row]!)?.op, store.context(lifetimes.context[request.row]!)?.scope];
-      if (op || scope) this.facts.add("made by", op ?? scope!, op ? scope : "", "fl-code");
+      if (op || scope) this.facts.code("made by", op ?? scope!, op ? scope : "");
     }
     const small = store.counters?.small_bytes;
     if (small) this.facts.add("Outside", bytesText(small), `results under ${bytesText(store.run?.min_block ?? 0)}, in all`);
@@ -112,15 +112,15 @@ export class MemoryDetails {
     const [size, requested] = [lifetimes.size[row]!, lifetimes.requested[row]!];
     const node = lifetimes.node[row]!;
     const pairs = this.begin();
-    if (plan) this.facts.add("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
-    if (plan) this.facts.add("Op", plan.op, "", "fl-code");
-    if (context?.scope) this.facts.add("Scope", context.scope, context.phase === "other" ? "" : context.phase, "fl-code");
+    if (plan) this.facts.code("Tensor", tensorText(plan));
+    if (plan) this.facts.code("Op", plan.op);
+    if (context?.scope) this.facts.code("Scope", context.scope, context.phase === "other" ? "" : context.phase);
     if (node) this.facts.add("Tape node", `#${integer(node)}`);
     const line = this.lineOf(row);
-    if (line) this.facts.add("Line", line, "", "fl-code");
-    this.facts.add("Requested", bytesText(requested), requested >= 1000 ? exactBytes(requested) : "");
+    if (line) this.facts.code("Line", line);
+    this.facts.bytes("Requested", requested);
     this.facts.add("Rounded", bytesText(size), `waste ${bytesText(size - requested)}`);
-    this.facts.add("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`, "", "fl-code");
+    this.facts.code("Place", `S${lifetimes.segment[row]!} + 0x${lifetimes.offset[row]!.toString(16)}`);
     const locks = store.memory.locks.on(id, store.at);
     if (locks) this.facts.add("Locked", locks === 1 ? "once" : `${integer(locks)} times`, "by a user: stays until user_unlock");
     if (lifetimes.asked[row]! <= store.at && lifetimes.end[row]! > store.at) this.facts.add("Pending", "freed", `${durationText((store.at - lifetimes.asked[row]!) * 1e9)} ago, still held`);
@@ -189,7 +189,7 @@ export class MemoryDetails {
     const end = Math.min(to, store.now);
     const t0 = inStep ? steps.column("t0")[at]! : from;
     const t1 = inStep ? steps.column("t1")[at]! : Math.max(end, from + 1e-6);
-    const x = (time: number): number => 12 + (Math.min(Math.max((time - t0) / (t1 - t0), 0), 1)) * (width - 24);
+    const x = (time: number): number => 12 + clamp((time - t0) / (t1 - t0), 0, 1) * (width - 24);
     fillBox(c, colours.grid, 12, 4, width - 24, 14);
     const font = theme.ui(10);
     for (const span of inStep ? phasesOf(store, t0, t1) : []) {
@@ -218,8 +218,8 @@ export class MemoryDetails {
     const known = store.memory.segments.get(id);
     const pairs = this.begin();
     if (known) {
-      this.facts.add("Size", bytesText(known.size), exactBytes(known.size));
-      this.facts.add("Address", `0x${known.address.toString(16)}`, "", "fl-code");
+      this.facts.bytes("Size", known.size);
+      this.facts.code("Address", `0x${known.address.toString(16)}`);
       const first = store.memory.sizes.find((one) => one.id === id) ?? known;
       this.facts.add("Reserved at", moment(first.start));
       if (first !== known) this.facts.add("This size", `since ${moment(known.start)}`, `${bytesText(first.size)} at first`);
@@ -246,7 +246,7 @@ export class MemoryDetails {
       return;
     }
     const pairs = this.begin();
-    this.facts.add("Size", bytesText(hole.size), exactBytes(hole.size));
+    this.facts.bytes("Size", hole.size);
     const free = segment.size - segment.used;
     this.facts.add("Of all free", `${((hole.size / free) * 100).toFixed(1)} %`, `of ${bytesText(free)} in S${id}`);
     const since = freeSince(blocks, hole, store.at);
@@ -262,7 +262,7 @@ export class MemoryDetails {
     if (row < 0) return [heading, nothing(none)];
     const { store } = this.context;
     const { lifetimes } = store.memory;
-    const list = this.rowList([row]);
+    const list = this.blocks([row]);
     const pairs = this.begin();
     const op = store.plan(lifetimes.plan[row]!)?.op;
     this.facts.add("Op", op ?? "unknown", "", op && "fl-code");
@@ -273,17 +273,15 @@ export class MemoryDetails {
   }
 
   /** Blocks as buttons that select them. */
-  private rowList(rows: readonly number[]): HTMLElement {
+  private blocks(rows: readonly number[]): HTMLElement {
     const { store, actions, theme } = this.context;
     const { lifetimes } = store.memory;
-    return h("ul", "fl-rowlist", ...rows.map((row) => {
-      const button = h("button", { title: selectionOfBlock(store, row).label }, h("i", { class: "fl-square", style: `background:${theme.category(lifetimes.category[row]!)}` }),
-        h("span", "fl-code", selectionOfBlock(store, row).label), h("span", "fl-unitright", bytesText(lifetimes.size[row]!)));
-      on(button, "click", () => {
+    return rowList(rows.map((row) => {
+      const block = selectionOfBlock(store, row);
+      return rowButton(() => {
         if (store.cursor === null) actions.setCursor(store.at);
-        actions.select(selectionOfBlock(store, row));
-      });
-      return h("li", {}, button);
+        actions.select(block);
+      }, block.label, block.label, bytesText(lifetimes.size[row]!), [squareOf(theme.category(lifetimes.category[row]!))]);
     }));
   }
 
@@ -304,7 +302,7 @@ export class MemoryDetails {
     const pairs = this.begin();
     this.facts.add("Holds now", bytesText(size), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
     for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.facts.add(categoryLabels[category]!, bytesText(perCategory[category]!));
-    const some = rows.length > 0 ? [section(rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.rowList(rows.slice(0, 40))] : [];
+    const some = rows.length > 0 ? [section(rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.blocks(rows.slice(0, 40))] : [];
     const where = selection.kind === "op" ? "op" : selection.kind === "scope" ? "scope" : selection.kind === "leaf" ? "parameter" : "tape node";
     this.element.replaceChildren(this.head(selection.label, `${where} · allocations at the cursor`), pairs, ...some, this.links("op", "tape"));
   }

@@ -2,6 +2,7 @@
 
 import { max, range } from "d3-array";
 import { fillBox, horizontal, label, setPen, Surface, tracePath, vertical } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { bytesText, joined, percentText, ratio } from "../format.ts";
 import { momentsAt, paintCursor } from "../timeline/paint.ts";
 import type { ViewContext } from "../view.ts";
@@ -164,7 +165,7 @@ export class FragmentationChart {
     const taken: { x: number; wide: number; y: number }[] = [];
     const note = (what: string, font: string, colour: string, xs: readonly number[], ys: readonly number[]): void => {
       const wide = theme.measure(what, font);
-      const high = ys.map((at) => Math.min(Math.max(at, TOP + 2), this.split - 8)).filter((at) => !(Math.abs(at - level) <= 8)); // not on the line of the average
+      const high = ys.map((at) => clamp(at, TOP + 2, this.split - 8)).filter((at) => !(Math.abs(at - level) <= 8)); // not on the line of the average
       const place = xs.flatMap((left) => high.map((at) => ({ x: left, wide, y: at }))).find((one) =>
         one.x >= axis.left + 4 && one.x + wide <= axis.right - 2 && this.free(axis, curve, one) && taken.every((other) => other.x > one.x + wide + 8 || one.x > other.x + other.wide + 8));
       if (!place) return;
@@ -221,7 +222,7 @@ export class FragmentationChart {
       this.tip.hide();
       return;
     }
-    const k = Math.min(Math.max(Math.floor(hover.x - axis.left), 0), curve.ratio.length - 1);
+    const k = clamp(Math.floor(hover.x - axis.left), 0, curve.ratio.length - 1);
     const share = percentText(curve.unusable[k]!);
     const near = momentsAt(this.context.store.exchanges, hover.x, (t) => axis.x(t));
     this.tip.show(joined([`reserved/live ${ratioText(curve.ratio[k]!)}`, `unusable ${share}`, `largest hole ${bytesText(curve.largest[k]!)}`, near]), hover.x, hover.y, this.surface.width);

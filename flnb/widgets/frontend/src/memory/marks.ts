@@ -1,5 +1,6 @@
 /** Blocks of a segment as marks of a row of pixels: what is wide stands alone, what is narrow merges but never vanishes. */
 
+import { clamp } from "../clamp.ts";
 import { CATEGORY_COUNT, type Lifetimes } from "./lifetimes.ts";
 
 /** Blocks `rows[first..last)` of the segment, drawn from x0 to x1; `used` ends where rounding waste begins. */
@@ -26,14 +27,14 @@ export function marksOf(blocks: Lifetimes, rows: Int32Array, size: number, width
     const begin = blocks.offset[row]! * scale;
     const end = begin + blocks.size[row]! * scale;
     if (end - begin >= NARROW) {
-      const x0 = Math.min(Math.max(begin, filled), end - 1);
+      const x0 = clamp(begin, filled, end - 1);
       marks.push({ x0, x1: end, used: begin + blocks.requested[row]! * scale, category: blocks.category[row]!, first: at, last: at + 1 });
       filled = end;
       at++;
       continue;
     }
     // All narrow blocks that begin in one pixel are one mark, in the colour of the category with most bytes.
-    const x0 = Math.min(Math.max(Math.floor(begin), Math.ceil(filled - 0.01)), Math.max(0, Math.floor(width) - 1));
+    const x0 = clamp(Math.floor(begin), Math.ceil(filled - 0.01), Math.max(0, Math.floor(width) - 1));
     const first = at;
     const bytes = new Float64Array(CATEGORY_COUNT);
     do {

@@ -1,5 +1,6 @@
 /** Where segments stand in the block map. */
 
+import { clamp } from "../clamp.ts";
 import type { Mark } from "./marks.ts";
 import type { MemoryState, SegmentState } from "./state.ts";
 
@@ -67,12 +68,12 @@ function crowd(segments: readonly SegmentState[], width: number, name: number, t
   const places: Omit<Place, "marks">[] = [];
   const room = width - 2 * SIDE - name - FIGURES;
   const total = segments.reduce((sum, segment) => sum + segment.size, 0);
-  const rows = Math.min(200, Math.max(4, Math.ceil(segments.length / Math.max(8, Math.floor(room / 24)))));
+  const rows = clamp(Math.ceil(segments.length / Math.max(8, Math.floor(room / 24))), 4, 200);
   const scale = (room * rows * 0.9) / Math.max(1, total);
   let x = 0;
   let y = top;
   for (const segment of segments) {
-    const wide = Math.min(room, Math.max(3, segment.size * scale));
+    const wide = clamp(segment.size * scale, 3, room);
     if (x > 0 && x + wide > room) {
       x = 0;
       y += SMALL_ROW + GAP;

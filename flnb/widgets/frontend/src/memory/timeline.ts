@@ -1,5 +1,6 @@
 /** Allocated bytes by category over time: a stacked, stepped area in which every pixel shows its largest moment. */
 
+import { clamp } from "../clamp.ts";
 import { attribute } from "../dom.ts";
 import { fillBox, hatch, horizontal, label, setPen, Surface, ticks } from "../canvas.ts";
 import { bytesText, clock, inUnitOf, integer, joined } from "../format.ts";
@@ -101,7 +102,7 @@ export class TimelineChart {
     this.top = Math.max(words ? (scale.top * room) / (room - words - corner) : scale.top, this.least.top);
     this.grid(c, axis, scale.capacity ? capacity! : null);
     drawBands(c, this.places, (this.stack = this.groups?.stack(line, theme) ?? categoryStack(line, theme)), theme);
-    paintMissing(c, theme, store.memory.gaps, (t) => Math.min(Math.max(axis.x(t), axis.left), axis.right), TOP, height - BOTTOM);
+    paintMissing(c, theme, store.memory.gaps, (t) => clamp(axis.x(t), axis.left, axis.right), TOP, height - BOTTOM);
     this.selection(c, axis);
     if (scale.reserved) this.reserved(c, axis, line, corner + words);
     if (scale.capacity) this.capacity(c, axis, capacity!, store.limit !== null);
@@ -125,7 +126,7 @@ export class TimelineChart {
   private grid(c: CanvasRenderingContext2D, axis: TimeAxis, capacity: number | null): void {
     const { theme } = this.context;
     const { unit, number } = inUnitOf(capacity ?? this.top);
-    const values = ticks(0, this.top, Math.max(2, Math.min(4, this.surface.height / 50)), true).filter((value) => capacity === null || Math.abs(this.y(value) - this.y(capacity)) > 13);
+    const values = ticks(0, this.top, clamp(this.surface.height / 50, 2, 4), true).filter((value) => capacity === null || Math.abs(this.y(value) - this.y(capacity)) > 13);
     const font = theme.ui(10.5);
     values.forEach((value, at) => {
       const y = this.y(value);
@@ -246,7 +247,7 @@ export class TimelineChart {
       return;
     }
     const { store } = this.context;
-    const k = Math.min(Math.max(Math.floor(hover.x - axis.left), 0), line.pixels - 1);
+    const k = clamp(Math.floor(hover.x - axis.left), 0, line.pixels - 1);
     const value = ((this.surface.height - BOTTOM - hover.y) / (this.surface.height - TOP - BOTTOM)) * this.top;
     let name = "";
     let sum = 0;

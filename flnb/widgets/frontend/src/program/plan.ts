@@ -1,7 +1,7 @@
 /** The memory plan: which bytes of the program's block belong to which value, launch by launch. */
 
 import { on } from "../dom.ts";
-import { fillBox, horizontal, label, ring, setPen, Surface, ticks, vertical } from "../canvas.ts";
+import { fillBox, horizontal, label, ring, setPen, strokeBox, Surface, ticks, vertical } from "../canvas.ts";
 import { bytesText } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { Tip } from "../tip.ts";
@@ -105,8 +105,7 @@ export class MemoryPlan {
       fillBox(c, theme.category(span.stored.category), x0, y0, Math.max(1, x1 - x0 - (x1 - x0 > 3 ? 1 : 0)), Math.max(1, y1 - y0 - gap));
       if (span.launch === this.selected) ring(c, x0 + 0.5, y0 + 0.5, Math.max(2, x1 - x0 - 1), Math.max(2, y1 - y0 - 1), colours.ink, colours.bg);
       else if (span === this.hovered) {
-        setPen(c, colours.ink, 1);
-        c.strokeRect(x0 + 0.5, y0 + 0.5, Math.max(1, x1 - x0 - 1), Math.max(1, y1 - y0 - 1));
+        strokeBox(c, colours.ink, x0 + 0.5, y0 + 0.5, Math.max(1, x1 - x0 - 1), Math.max(1, y1 - y0 - 1));
       }
     }
     setPen(c, colours.ink, 1.25);

@@ -1,5 +1,6 @@
 /** A function of flnb.jit as a program: how it was rewritten, its kernels and calls, and the plan of its memory. */
 
+import { clamp } from "../clamp.ts";
 import { attribute, h, keepKeys, nothing, on, section, setText, swatch } from "../dom.ts";
 import { bytesText, dtype, durationText, integer, percentText, UNKNOWN } from "../format.ts";
 import { square } from "../memory/legend.ts";
@@ -154,8 +155,8 @@ export class ProgramView {
     if (!event.composedPath().includes(this.element) || keepKeys(event, this.element) || !this.data) return;
     const within = (element: HTMLElement): boolean => target instanceof Node && element.contains(target);
     if (event.key.startsWith("Arrow") && target instanceof Element && target.closest("[role=radiogroup], select")) return;
-    const step = (by: number): void => this.show(STAGES[Math.min(Math.max(STAGES.indexOf(this.stage) + by, 0), STAGES.length - 1)]!);
-    const move = (by: number): void => this.select(Math.min(Math.max((this.selected ?? -1) + by, 0), this.data!.launches.length - 1));
+    const step = (by: number): void => this.show(STAGES[clamp(STAGES.indexOf(this.stage) + by, 0, STAGES.length - 1)]!);
+    const move = (by: number): void => this.select(clamp((this.selected ?? -1) + by, 0, this.data!.launches.length - 1));
     const commands: Record<string, (() => void) | undefined> = {
       "[": () => step(-1), "]": () => step(1), Escape: () => this.select(null),
       ...(within(this.stages) ? { ArrowUp: () => step(-1), ArrowDown: () => step(1) } : {}),

@@ -1,6 +1,7 @@
 /** Draws a laid-out tape: forward row above, backward row below in the same columns, parameters and saved bytes between. */
 
 import { fillBox, label, setPen, Surface, tracePath } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { bytesText, count, durationText, integer, shape as shapeText, text } from "../format.ts";
 import { selectsGroup, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
@@ -78,8 +79,8 @@ export class TapeCanvas {
     const { colours } = this.context.theme;
     const whole = layout.width * camera.scale;
     if (whole <= surface.width - 8) return;
-    const from = Math.min(Math.max(-camera.x / whole, 0), 1);
-    const to = Math.min(Math.max((surface.width - camera.x) / whole, 0), 1);
+    const from = clamp(-camera.x / whole, 0, 1);
+    const to = clamp((surface.width - camera.x) / whole, 0, 1);
     const room = surface.width - 24;
     fillBox(c, colours.grid, 12, surface.height - 3, room, 2);
     fillBox(c, colours.mark, 12 + from * room, surface.height - 3, Math.max(12, (to - from) * room), 2);
@@ -96,12 +97,12 @@ export class TapeCanvas {
     // Of a frame wider than the canvas the title stays in sight.
     const { surface, pen: { camera } } = this;
     const left = Math.max(frame.x, Math.min((4 - camera.x) / camera.scale, frame.x + frame.width - 60));
-    const end = Math.min(frame.x + frame.width, Math.max((surface.width - 4 - camera.x) / camera.scale, left + 60));
+    const end = clamp((surface.width - 4 - camera.x) / camera.scale, left + 60, frame.x + frame.width);
     for (const [row, y] of places) {
       this.pen.rounded(frame.x + 0.5, y + 0.5, frame.width - 1, outer - 1, 6);
       c.fillStyle = colours.soft;
       c.fill();
-      setPen(c, colours.line, 1);
+      setPen(c, colours.line);
       c.stroke();
       const titleY = row === "forward" ? y + 12 : y + outer - 12;
       this.targets.push({ kind: "frame", key: frame.group.key, row, index: frame.group.first, group: frame.group, x: left, y: titleY - 12, width: end - left, height: 24 });
@@ -284,7 +285,7 @@ export class TapeCanvas {
       this.pen.rounded(box.x + 0.5, y + 0.5, width, PARAMETER - 1, 3);
       c.fillStyle = colours.bg;
       c.fill();
-      setPen(c, spoiled ? colours.error : colours.mark, 1);
+      setPen(c, spoiled ? colours.error : colours.mark);
       c.stroke();
       fillBox(c, theme.category(1), box.x + 4, y + 5, 5, 5);
       this.targets.push({ kind: "parameter", key: `p${box.index}.${leaf}`, row: "between", index: leaf, group: null, x: box.x, y, width: width + 1, height: PARAMETER });

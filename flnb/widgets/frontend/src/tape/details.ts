@@ -1,10 +1,10 @@
 /** The column beside the tape: one node, module or parameter with its gradient over the steps. */
 
 import { Chart, wantsLog } from "../chart.ts";
-import { Facts, pane, title } from "../details.ts";
-import { h, nothing, on, section, swatch } from "../dom.ts";
+import { Facts, keyButton, pane, rowButton, rowList, squareOf, title } from "../details.ts";
+import { h, nothing, section, swatch } from "../dom.ts";
 import type { TapeGroup } from "../protocol.ts";
-import { bytesText, dtype, durationText, exactBytes, integer, shape as shapeText, significant, UNKNOWN } from "../format.ts";
+import { durationText, integer, shape as shapeText, significant, tensorText, UNKNOWN } from "../format.ts";
 import { familyLabels } from "../palette.ts";
 import { inScope, selectionOfNode, selectsNode } from "../selection.ts";
 import type { ViewContext } from "../view.ts";
@@ -101,10 +101,10 @@ export class TapeDetails {
     const { failed } = node;
     if (failed) {
       failed.got.forEach((shape, which) => this.facts.add(which === 0 ? "Got" : "", `[${shape.join(",")}]`, "", "fl-code fl-error"));
-      this.facts.add("Would give", failed.expected ? `[${failed.expected.join(",")}]` : "unknown", "", "fl-code");
-    } else if (plan) this.facts.add(backward ? "Gradient in" : "Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
-    if (info.scope) this.facts.add("Scope", info.scope, "", "fl-code");
-    if (node.line) this.facts.add("Line", node.line, "", "fl-code");
+      this.facts.code("Would give", failed.expected ? `[${failed.expected.join(",")}]` : "unknown");
+    } else if (plan) this.facts.code(backward ? "Gradient in" : "Output", tensorText(plan));
+    if (info.scope) this.facts.code("Scope", info.scope);
+    if (node.line) this.facts.code("Line", node.line);
     if (!failed) this.gradient(at, info);
     const parts = [this.head(backward ? `${info.op}′` : info.op, `${backward ? "backward of " : ""}node #${integer(node.id)} · ${familyLabels[info.family] ?? info.family}`, info.family), ...this.alarm(at), pairs];
     if (info.parameters.length > 0) parts.push(section("Parameters"), this.leafList(info.parameters));
@@ -131,7 +131,7 @@ export class TapeDetails {
     else if (given.length > 0) this.facts.add("Norm out", significant(Math.max(...given)));
     this.facts.add("Time", node.forward_ns > 0 ? durationText(node.forward_ns) : UNKNOWN, "forward");
     if (node.backward_ns > 0) this.facts.add("", durationText(node.backward_ns), "backward");
-    this.facts.add("Saved", node.saved > 0 ? bytesText(node.saved) : "nothing", node.saved >= 1000 ? exactBytes(node.saved) : "");
+    this.facts.bytes("Saved", node.saved, "nothing");
   }
 
   /** Norm of this node's gradient at every sampled step. */
@@ -155,12 +155,12 @@ export class TapeDetails {
     const pairs = this.begin();
     this.facts.add("Nodes", integer(group.last - group.first), `of ${integer(model.tape!.count)}`);
     if (data.repeat) this.facts.add("Blocks", integer(data.repeat), `of ${integer((group.last - group.first) / data.repeat)} nodes`);
-    if (plan) this.facts.add("Output", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
+    if (plan) this.facts.code("Output", tensorText(plan));
     const bad = model.groupArrivesBad(group);
     this.facts.add("Norm in", bad ? "NaN" : significant(data.norm ?? NaN), data.norm === null && !bad ? "not sampled" : "", bad ? "fl-error" : "");
     this.facts.add("Time", data.forward_ns > 0 ? durationText(data.forward_ns) : UNKNOWN, "forward");
     if (data.backward_ns > 0) this.facts.add("", durationText(data.backward_ns), "backward");
-    this.facts.add("Saved", data.saved > 0 ? bytesText(data.saved) : "nothing", data.saved >= 1000 ? exactBytes(data.saved) : "");
+    this.facts.bytes("Saved", data.saved, "nothing");
     const parts = [this.head(this.context.store.selection!.label, group.repeat ? "equal blocks" : group.path ? "module" : "a row of ops"), pairs];
     if (data.health > 0) parts.push(h("div", "fl-section fl-error", data.health === 2 ? "NaN begins inside" : "NaN passes through"));
     const list = h("dl", "fl-pairs");
@@ -192,10 +192,10 @@ export class TapeDetails {
     const last = model.nodes[chosen.at(-1)!]!;
     const pairs = this.begin();
     this.facts.add("Nodes", integer(chosen.length), `of ${integer(model.nodes.length)}${model.nodes.length < model.tape!.count ? " known" : ""}`);
-    if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.facts.add("Output", `${dtype(last.plan.dtype)} [${last.plan.shape.join(",")}]`, "", "fl-code");
+    if (selection.kind === "scope" && last.plan && inScope(last.scope, selection.scope)) this.facts.code("Output", tensorText(last.plan));
     this.facts.add("Time", durationText(forward), "forward");
     if (backward > 0) this.facts.add("", durationText(backward), "backward");
-    this.facts.add("Saved", bytesText(saved), saved >= 1000 ? exactBytes(saved) : "");
+    this.facts.bytes("Saved", saved);
     const parts = [this.head(selection.label, selection.kind === "scope" ? "module" : `${nodeCount(chosen.length)} of this step`), pairs];
     if (leaves.size > 0) parts.push(section("Parameters"), this.leafList([...leaves]));
     parts.push(section("Nodes"), this.list(chosen), this.links());
@@ -209,7 +209,7 @@ export class TapeDetails {
     const plan = store.plan(found.plan);
     const bad = model.leafBad(leaf);
     const pairs = this.begin();
-    if (plan) this.facts.add("Tensor", `${dtype(plan.dtype)} [${plan.shape.join(",")}]`, "", "fl-code");
+    if (plan) this.facts.code("Tensor", tensorText(plan));
     this.facts.add("Gradient", bad ? "NaN" : significant(found.norm ?? NaN), bad ? `${integer(found.bad)} bad values` : found.norm === null ? "not sampled" : "norm", bad ? "fl-error" : "");
     const readers = model.nodes.flatMap((info, at) => (info.parameters.includes(leaf) || info.inputs.includes(leaf) ? [at] : []));
     this.element.replaceChildren(this.head(model.leafName(leaf, false), found.parameter ? "parameter" : "input"), pairs,
@@ -219,19 +219,15 @@ export class TapeDetails {
   /** Nodes as rows that can be clicked: scope or op, and the norm. */
   private list(nodes: readonly number[]): HTMLElement {
     const { store, actions } = this.context;
-    const list = h("ul", "fl-rowlist");
-    for (const at of nodes.slice(0, LIST)) {
+    const list = rowList(nodes.slice(0, LIST).map((at) => {
       const info = this.model.nodes[at]!;
+      const { op, scope } = info;
       const bad = this.model.arrivesBad(at) || info.health === "origin";
-      const button = h("button", { title: info.plan ? `${info.op} ${shapeText(info.plan.shape)}` : info.op },
-        swatch(this.context.theme, info.family),
-        h("span", "fl-code", info.scope && !info.scope.endsWith(info.op) ? `${info.scope.split(".").slice(-2).join(".")}.${info.op}` : info.scope || info.op),
-        h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, info.health === "origin" ? "NaN begins" : bad ? "NaN" : significant(info.node.norm ?? NaN)));
-      on(button, "click", () => {
+      return rowButton(() => {
         if (this.model.tape) actions.select(selectionOfNode(store, info.node, this.model.tape));
-      });
-      list.append(h("li", {}, button));
-    }
+      }, info.plan ? `${op} ${shapeText(info.plan.shape)}` : op, scope && !scope.endsWith(op) ? `${scope.split(".").slice(-2).join(".")}.${op}` : scope || op,
+      info.health === "origin" ? "NaN begins" : bad ? "NaN" : significant(info.node.norm ?? NaN), [swatch(this.context.theme, info.family)], bad);
+    }));
     if (nodes.length > LIST) list.append(h("li", { class: "fl-dim", style: "padding:2px 12px" }, `and ${integer(nodes.length - LIST)} more`));
     return list;
   }
@@ -239,15 +235,10 @@ export class TapeDetails {
   private leafList(leaves: readonly number[]): HTMLElement {
     const { actions } = this.context;
     const { model } = this;
-    const list = h("ul", "fl-rowlist");
-    for (const leaf of leaves.slice(0, LIST)) {
-      const bad = model.leafBad(leaf);
-      const button = h("button", {}, h("i", { class: "fl-square", style: `background:${this.context.theme.category(1)}` }), h("span", "fl-code", model.leafName(leaf, false)),
-        h("span", { class: bad ? "fl-unitright fl-error" : "fl-unitright" }, bad ? "NaN" : significant(model.leaves[leaf]!.norm ?? NaN)));
-      on(button, "click", () => actions.select({ kind: "leaf", label: model.leafName(leaf, false), node: model.leaves[leaf]!.id }));
-      list.append(h("li", {}, button));
-    }
-    return list;
+    return rowList(leaves.slice(0, LIST).map((leaf) => {
+      const [bad, label] = [model.leafBad(leaf), model.leafName(leaf, false)];
+      return rowButton(() => actions.select({ kind: "leaf", label, node: model.leaves[leaf]!.id }), label, label, bad ? "NaN" : significant(model.leaves[leaf]!.norm ?? NaN), [squareOf(this.context.theme.category(1))], bad);
+    }));
   }
 
   private links(): HTMLElement {
@@ -255,8 +246,7 @@ export class TapeDetails {
     const row = h("div", "fl-links");
     if (this.context.alone) return row;
     for (const [name, key, tab] of [["Op", "O", "ops"], ["Blocks", "B", "memory"]] as const) {
-      const button = h("button", { class: "fl-button", onclick: () => actions.show(tab) }, name, h("kbd", {}, key));
-      row.append(button);
+      row.append(keyButton(name, key, () => actions.show(tab)));
     }
     return row;
   }

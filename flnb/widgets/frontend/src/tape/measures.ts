@@ -1,5 +1,6 @@
 /** How large the boxes of a tape are. */
 
+import { clamp } from "../clamp.ts";
 import { integer } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import { type Group, isGroup } from "./groups.ts";
@@ -32,8 +33,8 @@ export function measuresOf(model: TapeModel, theme: Theme, width: number): Measu
   // Text does not shrink with the picture, boxes do.
   const room = 1 / (READABLE * 0.86);
   return {
-    ...MEASURES, opWidth: Math.min(most(110, 170), Math.max(least(MEASURES.opWidth), Math.ceil(ops * room) + 16)),
-    moduleWidth: Math.min(most(156, 300), Math.max(least(MEASURES.moduleWidth), Math.ceil(modules * room) + 18)),
+    ...MEASURES, opWidth: clamp(Math.ceil(ops * room) + 16, least(MEASURES.opWidth), most(110, 170)),
+    moduleWidth: clamp(Math.ceil(modules * room) + 18, least(MEASURES.moduleWidth), most(156, 300)),
   };
 }
 

@@ -1,6 +1,7 @@
 /** The shapes and texts that a tape is drawn of, whatever they stand for. */
 
 import { fillBox, hatch, horizontal, label, setPen, tracePath } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { significant } from "../format.ts";
 import type { Theme } from "../theme.ts";
 import type { Group } from "./groups.ts";
@@ -15,7 +16,7 @@ export const NORM_HIGH = 1;
 
 /** Share of the bar that a norm fills, 0..1; 0.02 at least, so that a tiny one can be seen. */
 export const normShare = (norm: number): number =>
-  norm > 0 ? Math.min(1, Math.max(0.02, (Math.log10(norm) - NORM_LOW) / (NORM_HIGH - NORM_LOW))) : 0.02;
+  norm > 0 ? clamp((Math.log10(norm) - NORM_LOW) / (NORM_HIGH - NORM_LOW), 0.02, 1) : 0.02;
 
 /** A closed module's second edge stands this far behind it. */
 export const SECOND_EDGE = 3;
@@ -110,7 +111,7 @@ export class Pen {
   upward(x: number, from: number, to: number, colour: string): void {
     const { c } = this;
     const at = Math.round(x) + 0.5;
-    setPen(c, c.fillStyle = colour, 1);
+    setPen(c, c.fillStyle = colour);
     tracePath(c, at, from, at, to + 5);
     c.stroke();
     tracePath(c, at, to, at - 3, to + 5, at + 3, to + 5);

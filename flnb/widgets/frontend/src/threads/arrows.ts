@@ -1,6 +1,7 @@
 /** From the selected op to its backward ops, and down to the memory that it allocated. */
 
-import { fillBox, label, setPen, tracePath } from "../canvas.ts";
+import { fillBox, label, setPen, strokeBox, tracePath } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { bytesText } from "../format.ts";
 import type { TimelineEvent } from "../protocol.ts";
 import type { Store } from "../store.ts";
@@ -32,7 +33,7 @@ export function drawArrows(
   const own = lanes.find(keyOf({ ...event, rank: null }), event.number, event.t0);
   if (!own) return;
   const bottom = frame.row(own.lane, own.row) + lanes.content.lanes[own.lane]!.rows[own.row]!.height;
-  const from = Math.min(Math.max(scale.x((event.t0 + event.t1) / 2), scale.left), scale.right);
+  const from = clamp(scale.x((event.t0 + event.t1) / 2), scale.left, scale.right);
   setPen(c, c.fillStyle = theme.colours.ink, 1.25);
   frame.clipped(() => {
     for (const other of event.related ?? []) {
@@ -55,10 +56,10 @@ export function drawArrows(
   const x = scale.x(lifetimes.start[first]! * 1e3);
   if (x < scale.left || x > scale.right) return;
   const sum = blocks.reduce((total, row) => total + lifetimes.size[row]!, 0);
-  const to = Math.min(Math.max(level(store.memory.peak.allocated), ground + 6), frame.height - 10);
+  const to = clamp(level(store.memory.peak.allocated), ground + 6, frame.height - 10);
   c.strokeStyle = c.fillStyle = theme.colours.ink;
   c.beginPath();
-  c.moveTo(Math.min(Math.max(x, scale.x(event.t0)), scale.x(event.t1)), bottom + 1); // memory may be asked for before the op begins
+  c.moveTo(clamp(x, scale.x(event.t0), scale.x(event.t1)), bottom + 1); // memory may be asked for before the op begins
   c.lineTo(x, ground - 20);
   c.lineTo(x, to);
   c.stroke();
@@ -69,8 +70,7 @@ export function drawArrows(
   const left = x + 4 + wide > scale.right ? x - 4 - wide : x + 4;
   const y = ground - 12;
   fillBox(c, theme.colours.bg, left, y - 8, wide, 16);
-  setPen(c, theme.colours.mark, 1);
-  c.strokeRect(Math.round(left) + 0.5, Math.round(y - 8) + 0.5, Math.round(wide), 15);
+  strokeBox(c, theme.colours.mark, Math.round(left) + 0.5, Math.round(y - 8) + 0.5, Math.round(wide), 15);
   label(c, said, left + 4, y, theme.colours.ink, font);
 }
 

@@ -1,12 +1,12 @@
 /** Beside the timeline: what is known of the selected event, and of a measured range. */
 
-import { Facts, title } from "../details.ts";
-import { h, nothing, on, section } from "../dom.ts";
+import { Facts, rowButton, rowList, title } from "../details.ts";
+import { nothing, section } from "../dom.ts";
 import { bytesText, dtype, durationText, integer, shape, UNKNOWN } from "../format.ts";
 import { kernelParts } from "../kernelparts.ts";
 import { categoryLabels } from "../palette.ts";
 import type { TimelineEvent, TimelineMeasure } from "../protocol.ts";
-import { type Selection, selectionOfKernel } from "../selection.ts";
+import { namesOf, type Selection, selectionOfKernel } from "../selection.ts";
 import type { Store } from "../store.ts";
 import type { ViewContext } from "../view.ts";
 import { allocationsIn } from "./arrows.ts";
@@ -48,12 +48,10 @@ function related(store: ViewContext["store"], event: TimelineEvent & { related?:
   if (!others.length) return [];
   const rows = others.map((one) => {
     const apart = one.t0 - event.t0;
-    const button = h("button", { title: opName(store, one.what, one.context) }, h("span", "fl-code", opName(store, one.what, one.context)),
-      h("span", "fl-dim", `${durationText((one.t1 - one.t0) * 1e6)}, ${durationText(Math.abs(apart) * 1e6)} ${apart < 0 ? "earlier" : "later"}`));
-    on(button, "click", () => choose(one));
-    return h("li", {}, button);
+    const name = opName(store, one.what, one.context);
+    return rowButton(() => choose(one), name, name, `${durationText((one.t1 - one.t0) * 1e6)}, ${durationText(Math.abs(apart) * 1e6)} ${apart < 0 ? "earlier" : "later"}`);
   });
-  return [section("Of the same tape node"), h("ul", "fl-rowlist", ...rows)];
+  return [section("Of the same tape node"), rowList(rows)];
 }
 
 function allocated(store: ViewContext["store"], event: TimelineEvent): HTMLElement[] {
@@ -95,5 +93,5 @@ export function selectionOfEvent(store: Store, event: TimelineEvent): Selection 
   const kernel = kernelOf(store, event.what, event.context);
   if (kernel && event.kind === "op") return { ...selectionOfKernel(store, kernel.name), t: at.t };
   const plan = event.kind === "op" || event.kind === "part" || event.kind === "record" ? store.plan(event.what) : undefined;
-  return plan ? { kind: "op", label: plan.op, op: plan.op, ...(context ? { scope: context.scope, phase: context.phase } : {}), ...at } : null;
+  return plan ? { kind: "op", label: plan.op, ...namesOf(store, event.what, event.context), ...at } : null;
 }

@@ -1,6 +1,7 @@
 /** Lanes of the timeline, one for each thread: its phases, its scopes as flames, what was recorded and made, and the ops that ran. */
 
 import { bisectLeft, bisectRight } from "d3-array";
+import { clamp } from "../clamp.ts";
 import { durationText, integer } from "../format.ts";
 import { familyNames } from "../palette.ts";
 import type { KernelInfo, TimelineEvent, TimelineRow } from "../protocol.ts";
@@ -68,7 +69,7 @@ export class ThreadLanes {
 
   /** Make the rows so many times as high, at most twice; whether that changes anything. */
   stretch(wanted: number): boolean {
-    const factor = Math.min(Math.max(1, Math.floor(wanted * 20) / 20), STRETCH);
+    const factor = clamp(Math.floor(wanted * 20) / 20, 1, STRETCH);
     if (factor === this.stretched) return false;
     this.stretched = factor;
     this.rows.forEach((rows, lane) => rows.forEach(({ kind }, at) => (this.content.lanes[lane]!.rows[at]!.height = Math.floor(HEIGHTS[kind] * factor))));

@@ -1,6 +1,7 @@
 /** Under the lanes, on the same time axis: live and reserved memory, and what was logged. */
 
 import { fillBox, horizontal, label, setPen, ticks } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { bytesText, inUnitOf, plain } from "../format.ts";
 import { categoryStack, drawBands, paintMissing, strokeSteps } from "../memory/bands.ts";
 import type { MemoryModel } from "../memory/model.ts";
@@ -46,7 +47,7 @@ export class Tracks {
 
   draw(frame: Frame, footer: number): void {
     const metrics = [...this.store.metrics.keys()].slice(0, this.shown);
-    const high = this.remembers ? Math.max(METRIC, Math.min(METRIC_MOST, Math.floor(footer / (metrics.length + 4)))) : footer / Math.max(1, metrics.length);
+    const high = this.remembers ? clamp(Math.floor(footer / (metrics.length + 4)), METRIC, METRIC_MOST) : footer / Math.max(1, metrics.length);
     let top = frame.height - footer;
     const memory = footer - metrics.length * high;
     if (memory > 24 && this.remembers) {
@@ -76,7 +77,7 @@ export class Tracks {
     label(c, drawn ? "live, reserved" : "live", 12, from + 25, colours.dim, theme.ui(10));
     if (!drawn) label(c, `reserved ${bytesText(reserved)}`, 12, from + 38, colours.dim, theme.ui(10));
     const { unit, number } = inUnitOf(most);
-    for (const value of ticks(0, most, Math.max(1, Math.min(3, (to - from) / 45)), true)) {
+    for (const value of ticks(0, most, clamp((to - from) / 45, 1, 3), true)) {
       const y = this.y(value);
       if (value > 0) horizontal(c, scale.left, scale.right, y, colours.grid);
       if (y > from + 50) label(c, `${number(value)} ${unit}`, scale.left - 5, y, colours.dim, theme.ui(10), "right");

@@ -1,7 +1,7 @@
 /** What ran when? A lane for each thread: phases, scopes as flames, ops; memory and metrics under them. */
 
 import { fillBox, label, ring } from "../canvas.ts";
-import { h, inTable, nothing, swatch } from "../dom.ts";
+import { h, inTable, nothing } from "../dom.ts";
 import { durationText, integer, joined, measured, UNKNOWN } from "../format.ts";
 import { memoryOf } from "../memory/model.ts";
 import { familyLabels } from "../palette.ts";
@@ -14,7 +14,7 @@ import { HEADER, HEADING, Timeline } from "../timeline/timeline.ts";
 import type { Cell, DataTable, View, ViewContext } from "../view.ts";
 import { allocationsIn, drawArrows } from "./arrows.ts";
 import { stepBands } from "./bands.ts";
-import { pane } from "../details.ts";
+import { pane, writeLegend } from "../details.ts";
 import { aboutEvent, aboutMeasure, HELP, selectionOfEvent } from "./details.ts";
 import { FAINT, litOf, markedBy, nameOf, ThreadLanes } from "./lanes.ts";
 import { keyOf, type Piece, Windows } from "./model.ts";
@@ -31,6 +31,7 @@ class ThreadsView implements View {
   private readonly timeline: Timeline;
   private readonly tracks: Tracks;
   private readonly host = h("div", "fl-callhost");
+  private readonly legend = h("div", "fl-calllegend");
   private readonly side = pane("Selected event");
   private readonly windows = new Windows();
   /** Requests about events, ranges and searches, by id, newest last. */
@@ -66,6 +67,7 @@ class ThreadsView implements View {
     }, "what threads did when, with memory and metrics");
     this.host.append(this.timeline.element);
     this.panel.body.append(this.host);
+    this.panel.tools.append(this.legend);
     this.element = h("div", "fl-split fl-calls fl-threads", this.panel.element, this.side);
   }
 
@@ -125,13 +127,12 @@ class ThreadsView implements View {
 
   probe(): unknown {
     const { lanes, event, context: { store } } = this;
-    const box = this.timeline.surface.canvas.getBoundingClientRect();
     const rows = lanes?.rows.flat() ?? [];
     return {
       rows: rows.map((row) => ({ ...row, bars: lanes!.columns(row).start.length, events: Array.from(lanes!.columns(row).count).reduce((sum, value) => sum + value, 0) })),
       lanes: lanes?.content.lanes.map(({ title }) => title), shown: this.timeline.shown, pixel: lanes?.piece.pixel, coarse: this.late,
       steps: lanes?.content.bands.map(({ label: text }) => text), selected: event ? { ...event, name: nameOf(this.context.store, event) } : null, measure: this.range,
-      said: this.panel.element.querySelector(".fl-sub")?.textContent, place: { x: box.x, y: box.y, width: box.width, height: box.height },
+      said: this.panel.element.querySelector(".fl-sub")?.textContent, place: this.timeline.place,
       tops: lanes?.content.lanes.map((_, lane) => lanes.content.lanes[lane]!.rows.map((_, row) => this.timeline.placeOf(lane, row))),
       faint: lanes?.content.lanes.flatMap(({ rows: own }) => own.map(({ bars }) => bars.kind.filter((kind) => kind === FAINT).length)), allocations: event ? allocationsIn(store, event).length : 0,
     };
@@ -271,11 +272,7 @@ class ThreadsView implements View {
     const said = this.late ? "coarse: the kernel is busy" : lacks && (merged || lacks.reading) ? lacks.note : merged && this.saved ? "merged: a saved page has no more detail" : merged ? "merged below a pixel" : "every event drawn";
     this.panel.sub = `${durationText((t1 - t0) * 1e6)} visible · ${said}`;
     const families = Object.keys(familyLabels).filter((name) => this.lanes?.families.has(name));
-    const legend = `${theme.version} ${families.join()}`;
-    if (this.panel.tools.dataset["legend"] !== legend) {
-      this.panel.tools.dataset["legend"] = legend;
-      this.panel.tools.replaceChildren(h("div", "fl-calllegend", ...families.map((name) => h("span", "fl-legenditem fl-wideonly", swatch(theme, name), familyLabels[name] ?? name))));
-    }
+    writeLegend(this.legend, theme, families);
     const lit = litOf(store)?.label;
     const key = JSON.stringify([lit, this.event, this.count, this.range, this.range && !this.range.to ? store.cursor : 0, theme.version, store.versions.text && 0]);
     if (key === this.wrote) return;

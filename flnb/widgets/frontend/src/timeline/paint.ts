@@ -1,6 +1,6 @@
 /** Draws the parts of a timeline: bands, axis, lanes with their bars, cursor. Owners draw over it with the same scale. */
 
-import { fillBox, hatch, horizontal, label, setPen, tracePath, vertical } from "../canvas.ts";
+import { fillBox, hatch, horizontal, label, strokeBox, tracePath, vertical } from "../canvas.ts";
 import { joined } from "../format.ts";
 import type { Moment } from "../protocol.ts";
 import type { Theme } from "../theme.ts";
@@ -115,9 +115,7 @@ export function paintHatched(c: CanvasRenderingContext2D, left: number, right: n
   }
   fillBox(c, ground, x0, y, x1 - x0, height);
   fillBox(c, hatch(c, colour, 4), x0, y, x1 - x0, height);
-  setPen(c, colour, 1);
-  c.setLineDash([]);
-  c.strokeRect(x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
+  strokeBox(c, colour, x0 + 0.5, y + 0.5, x1 - x0 - 1, height - 1);
 }
 
 /** Lines whose words have no place of their own are told of together, at most so many; those nearer than so many pixels first. */

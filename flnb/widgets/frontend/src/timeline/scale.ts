@@ -1,6 +1,7 @@
 /** The time axis of every view: scale, ticks, zoom and pan, by wheel and by key. Times are milliseconds, of the memory charts seconds. */
 
 import { ticks } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 
 export interface Span { readonly t0: number; readonly t1: number }
 
@@ -38,7 +39,7 @@ export class TimeScale implements Span {
 
 /** A span `factor` times as long, in which the time `about` keeps its place; within the limits. */
 export function zoomed(span: Span, factor: number, about: number, limits: Span, least = LEAST): Span {
-  const length = Math.min(Math.max((span.t1 - span.t0) * factor, least), Math.max(least, limits.t1 - limits.t0));
+  const length = clamp((span.t1 - span.t0) * factor, least, Math.max(least, limits.t1 - limits.t0));
   const share = (about - span.t0) / (span.t1 - span.t0);
   return within({ t0: about - share * length, t1: about + (1 - share) * length }, limits);
 }
@@ -51,7 +52,7 @@ export function panned(span: Span, by: number, limits: Span): Span {
 export function within(span: Span, limits: Span): Span {
   const length = span.t1 - span.t0;
   if (length >= limits.t1 - limits.t0) return { t0: limits.t0, t1: Math.max(limits.t1, limits.t0 + LEAST) };
-  const t0 = Math.min(Math.max(span.t0, limits.t0), limits.t1 - length);
+  const t0 = clamp(span.t0, limits.t0, limits.t1 - length);
   return { t0, t1: t0 + length };
 }
 
@@ -89,7 +90,7 @@ export function spanOfWheel(event: WheelEvent, span: Span, scale: TimeScale, lim
 /** Ticks in sight, as times and labels counted from `origin`, in the unit that reads best. */
 export function timeTicks(scale: TimeScale, origin: number): { t: number; label: string }[] {
   const [low, high] = [scale.t0 - origin, scale.t1 - origin];
-  const goal = Math.max(2, Math.min(10, (scale.right - scale.left) / 75));
+  const goal = clamp((scale.right - scale.left) / 75, 2, 10);
   const [unit, name] = high - low > 3000 ? [1000, "s"] : high - low > 3 ? [1, "ms"] : [1e-3, "µs"];
   const values = ticks(low / unit, high / unit, goal);
   const digits = Math.max(0, -Math.floor(Math.log10((values[1] ?? 1) - (values[0] ?? 0)) + 1e-9));

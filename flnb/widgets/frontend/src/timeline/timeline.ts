@@ -6,7 +6,8 @@
  * moves the cursor, W S zoom, A D and the arrows pan. The lanes scroll where they are higher than their place.
  */
 
-import { setPen, Surface } from "../canvas.ts";
+import { strokeBox, Surface } from "../canvas.ts";
+import { clamp } from "../clamp.ts";
 import { h, on } from "../dom.ts";
 import { joined } from "../format.ts";
 import { Tip } from "../tip.ts";
@@ -149,6 +150,12 @@ export class Timeline {
     return HEADER - this.scroll.scrollTop + this.layout.rows[lane]![row]! + this.content.lanes[lane]!.rows[row]!.height / 2;
   }
 
+  /** The canvas on the page, for tests. */
+  get place(): { x: number; y: number; width: number; height: number } {
+    const { x, y, width, height } = this.surface.canvas.getBoundingClientRect();
+    return { x, y, width, height };
+  }
+
   private get scale(): TimeScale {
     return new TimeScale(this.span, HEADING, this.surface.width - RIGHT);
   }
@@ -192,8 +199,7 @@ export class Timeline {
     const { c, scale } = frame;
     const [x0, x1] = [scale.x(row.bars.start[mark.index]!), scale.x(row.bars.end[mark.index]!)];
     frame.clipped(() => {
-      setPen(c, this.theme.colours.ink, 1);
-      c.strokeRect(Math.round(x0) + 0.5, frame.row(mark.lane, mark.row) + 0.5, Math.max(1, Math.round(x1 - x0) - 1), row.height - 1);
+      strokeBox(c, this.theme.colours.ink, Math.round(x0) + 0.5, frame.row(mark.lane, mark.row) + 0.5, Math.max(1, Math.round(x1 - x0) - 1), row.height - 1);
     });
   }
 
@@ -241,7 +247,7 @@ export class Timeline {
 
   private moveCursor(x: number): void {
     const { t0, t1 } = this.span;
-    if (x >= HEADING) this.owner.cursor(Math.min(Math.max(this.scale.time(x), t0), t1));
+    if (x >= HEADING) this.owner.cursor(clamp(this.scale.time(x), t0, t1));
   }
 
   private readonly wheel = (event: WheelEvent): void => {
