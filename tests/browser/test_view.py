@@ -5,6 +5,7 @@ The tests of this module are the chapters of one story in one browser tab; they 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -254,6 +255,14 @@ def test_a_remedy_is_applied_by_its_button(notebook: Page, screenshots: Path) ->
     page.wait_for_function(
         "() => window.jupyterapp.shell.currentWidget.content.widgets[4].model.executionCount !== null", timeout=20_000
     )
+    said = remedy.get_by_role("status").filter(has_text="Run the cell that failed again. Line to paste before the one")
+    said.wait_for()
+    text = said.inner_text()
+    assert text.startswith("caching has ")
+    live, _, failed = (float(number) for number in re.findall(r"(\S+) MiB", text))
+    assert live == pytest.approx(failed - 3, abs=0.11), "what the kernel counted"
     remedy.get_by_role("button", name="In a cell").click()
     page.wait_for_function(f"() => {COUNT} === {before + 2}")
+    assert said.inner_text() == text, "it stays"
+    card.screenshot(path=screenshots / "oom-card-applied.png")
     assert not page.flnb_errors  # type: ignore[attr-defined]

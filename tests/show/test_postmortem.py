@@ -12,7 +12,7 @@ import pytest
 
 import flnb
 from flnb.show.postmortem import postmortem_html
-from flnb.show.remedying import action
+from flnb.show.remedying import action, applied
 from tests.memory.test_postmortem import report_of
 
 
@@ -160,3 +160,32 @@ def test_what_a_remedy_is_as_a_cell(monkeypatch: pytest.MonkeyPatch, what: str, 
     monkeypatch.setattr("__main__.here", 1, raising=False)
     monkeypatch.setattr("__main__.flnb", flnb, raising=False)
     assert action(what) == (code, runs)
+
+
+def test_what_a_remedy_did_is_described_by_the_state_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of the manager that failed stay with it, and are counted."""
+    device = flnb.memory.HostDevice("48MiB")
+    failing, before = flnb.memory.Caching(device), flnb.dispatch.state.session.manager
+    try:
+        flnb.set_memory_manager(failing)
+        x = flnb.zeros((1 << 20,))
+        with pytest.raises(flnb.memory.OutOfMemoryError) as caught:
+            flnb.zeros((12 << 20,))
+        monkeypatch.setattr("sys.last_value", caught.value, raising=False)
+        assert str(applied("flnb.memory.release_cached()")) == (
+            "caching has 4.00 MiB live in 20.0 MiB reserved now; at the failure 4.00 MiB were live. Run the cell that "
+            "failed again. Line to paste before the one that failed: flnb.memory.release_cached()"
+        )
+        what = "flnb.use_memory_manager(flnb.memory.ExactFit(device))"
+        flnb.set_memory_manager(flnb.memory.ExactFit(device))
+        expected = (
+            "New tensors are allocated by ExactFit() on host (48.0 MiB). 1 block (4.00 MiB) made before stay with "
+            "caching: run again from where the model is made. Line to paste: "
+            "flnb.set_memory_manager(flnb.memory.ExactFit(device))"
+        )
+        assert repr(applied(what)) == expected, "as a kernel answers"
+        monkeypatch.delattr("sys.last_value")
+        assert "stay with" not in applied(what), "without an error it is not known whose blocks they are"
+        del x
+    finally:
+        flnb.set_memory_manager(before)

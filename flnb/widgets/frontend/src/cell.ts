@@ -25,7 +25,7 @@ declare global {
   interface Window { jupyterapp?: Lab }
 }
 
-/** Put code into a new cell, below the one that `from` is in, else the active one, and run it; whether that was possible. */
+/** Put code into a new cell, below the one that `from` is in, else the active one, and run it; whether that was possible, and its code raised no error. */
 export async function insertCell(code: string, from?: HTMLElement, run = false): Promise<boolean> {
   const lab = window.jupyterapp;
   if (!lab) return false;
@@ -36,8 +36,7 @@ export async function insertCell(code: string, from?: HTMLElement, run = false):
     await lab.commands.execute("notebook:insert-cell-below");
     const model = lab.shell.currentWidget?.content?.activeCell?.model?.sharedModel;
     model?.setSource(code);
-    if (model && run) await lab.commands.execute("notebook:run-cell");
-    return model !== undefined;
+    return model !== undefined && (!run || await lab.commands.execute("notebook:run-cell") !== false);
   } catch {
     return false;
   }
