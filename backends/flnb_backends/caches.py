@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["CACHES", "cache_folder"]
-
 CACHES = ("native", "cuda")
 """Names of the folders: machine code for this processor, and code for CUDA devices."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.table import Op
 
-__all__ = ["AnomalyError", "breakpoint_if", "detect_anomaly"]
-
 
 class AnomalyError(ArithmeticError):
     """Error of `detect_anomaly`: an op returned a NaN, an infinity or a number above the limit."""

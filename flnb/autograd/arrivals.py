@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from flnb.autograd.walk import Walk
 
-__all__ = ["Arrivals", "Listener", "listen", "listeners", "unlisten"]
-
 
 class Listener(Protocol):
     """Base class of objects whose methods a backward pass calls when the gradients of certain leaves are complete.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.table import Op
 
-__all__ = ["Batched", "Vmap", "rebatch", "unbatch", "innermost", "replaced", "wrap"]
-
 KIND = "batched"
 """The buffer family in a batched tensor's spec."""
 

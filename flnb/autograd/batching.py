@@ -14,8 +14,6 @@ from flnb.dispatch import crossing as dispatch
 from flnb.ops.creation import arange, asarray, zeros
 from flnb.ops.movement import broadcast_to, concat, permute_dims, reshape, stack
 
-__all__ = ["RULES", "BatchedCall", "batch", "compose"]
-
 NUMBERS = (float, int, bool, complex)
 
 

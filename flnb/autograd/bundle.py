@@ -9,8 +9,6 @@ from flnb.dispatch.dtypes import common_dtype
 from flnb.ops.elementwise import astype
 from flnb.ops.movement import concat, reshape
 
-__all__ = ["join", "split"]
-
 
 def join(tensors: Sequence[Any]) -> Any:
     """Concatenate tensors' elements into one vector of their common dtype; a single tensor is returned unchanged."""

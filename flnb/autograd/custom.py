@@ -22,8 +22,6 @@ from flnb.ops.creation import asarray, zeros_like
 from flnb.ops.movement import stack
 from flnb.tensor import Tensor
 
-__all__ = ["CustomOp", "GradientRuleError", "custom_op"]
-
 
 class GradientRuleError(RuntimeError):
     """Raised if a custom op's vjp or jvp returns an object that cannot be a gradient."""

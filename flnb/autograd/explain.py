@@ -9,11 +9,6 @@ from flnb.dispatch.table import describe
 from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ, Node, Tape
 from flnb.tensor import Tensor
 
-__all__ = [
-    "Line", "add_origin", "check_unwritten", "creation_stack", "defined_at", "describe_node", "freed_error", "line_of",
-    "shape_error", "skipped_error",
-]  # fmt: skip
-
 Line = source_lines.Line
 
 

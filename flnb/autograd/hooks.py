@@ -17,9 +17,6 @@ from flnb.dispatch.plan import Plan
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
 
-__all__ = ["LAST", "Handle", "Hooks", "Inside", "Intercepted", "run_hooks", "listen"]
-
-
 _numbers = itertools.count().__next__
 LAST = sys.maxsize
 """The number of the function that is called after all hooks of a node, whenever it was registered."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from flnb.interface.tape import Node, Tape
     from flnb.tensor import Tensor
 
-__all__ = ["Keeping", "Saved"]
-
 STAYING = frozenset((PARAMETER, OPTIMIZER_STATE))
 """Categories of memory that is never moved."""
 

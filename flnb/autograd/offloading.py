@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from flnb.autograd.keeping import Saved, SavedBlock
 
-__all__ = ["Codec", "LossyCast", "Moves", "Zlib", "compress", "offload"]
-
 
 @dataclass
 class Moves:

@@ -14,8 +14,6 @@ from flnb.dispatch import state
 from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, Node, Tape
 from flnb.tensor import Tensor
 
-__all__ = ["saved_tensors_hooks"]
-
 
 class Packed:
     """A node's replacement for a saved tensor: the value that ``pack`` returned.

@@ -22,8 +22,6 @@ from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, SEQ, Node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["walk_or_repeat"]
-
 Found = list[tuple[Node, Any]]
 
 

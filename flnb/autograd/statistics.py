@@ -21,8 +21,6 @@ from flnb.dispatch.quiet import Reporting
 from flnb.interface.tape import CODE, LASTI, PLAN, SEQ
 from flnb.tensor import Tensor
 
-__all__ = ["Statistics"]
-
 vdot: Any = getattr(np.vdot, "_implementation", np.vdot)
 """`numpy.vdot` without the search for other array types, which takes longer than the sum over a small gradient."""
 

@@ -25,8 +25,6 @@ from flnb.ops.creation import asarray, eye, ones_like, zeros_like
 from flnb.ops.elementwise import conj
 from flnb.ops.movement import permute_dims, reshape
 
-__all__ = ["grad", "hessian", "hvp", "jacobian", "jvp", "stop_gradient", "value_and_grad", "vjp"]
-
 _depth: ContextVar[int] = ContextVar("flnb_transforms", default=0)
 """How many of this module's transforms enclose the running code."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["leaves", "rebuild", "spread"]
-
 
 def leaves(tree: Any) -> list[Any]:
     """Return a list of the leaves of a tree, in order.

@@ -19,8 +19,6 @@ from flnb.interface.tape import GRADIENT, PARENTS
 from flnb.ops.creation import asarray
 from flnb.tensor import ArrayLike, Tensor
 
-__all__ = ["Variable", "placed"]
-
 next_leaf = itertools.count(1).__next__
 
 NAME, PARAMETER = 4, 5

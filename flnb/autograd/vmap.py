@@ -17,8 +17,6 @@ from flnb.ops.creation import asarray
 from flnb.ops.movement import moveaxis
 from flnb.tensor import Tensor
 
-__all__ = ["vmap"]
-
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
     """Make a function that runs ``function`` on all slices of its arguments along an axis, and stacks the results.

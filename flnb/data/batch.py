@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
-__all__ = ["BatchDataset", "padded"]
-
 
 class BatchDataset(Dataset):
     """Make batches of neighbouring samples: item i is a tuple of tensors with the samples along the first axis.

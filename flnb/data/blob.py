@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     Arrays = tuple[npt.NDArray[Any], ...]
 
-__all__ = ["BlobDataset", "FileBlobDataset"]
-
 MAGIC, VERSION, ALIGN = b"FLNBBLOB", 1, 64
 HEADER = struct.Struct("<8sIIQQ32x")
 COUNTS = struct.Struct("<QQQ")

@@ -9,8 +9,6 @@ import numpy as np
 
 from flnb.data.datasets import Dataset, Indices
 
-__all__ = ["ConcatDataset", "MergeDataset", "TransformDataset"]
-
 
 class ConcatDataset(Dataset):
     """Concatenate datasets: all samples of the first, then all samples of the second, and so on.

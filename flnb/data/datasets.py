@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
-__all__ = ["Dataset", "Indices", "TensorDataset", "stacked"]
-
 Indices = npt.NDArray[np.int64]
 
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from flnb.data.datasets import Dataset, Indices
 
-__all__ = ["ResampleDataset", "ShuffleDataset", "SpanDataset", "round_robin"]
-
 
 class ResampleDataset(Dataset):
     """Select samples of a dataset by indices: sample i is ``dataset[indices[i]]``.

@@ -10,8 +10,6 @@ from typing import Any
 from flnb.data.datasets import Dataset, Indices
 from flnb.data.workers import Processes, Threads
 
-__all__ = ["PrefetchDataset"]
-
 
 class PrefetchDataset(Dataset):
     """Load the next items in worker threads or processes while one is used; items and their order stay the same.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.memory import MemoryManager
 
-__all__ = ["announce", "announce_manager", "aside"]
-
 _asides: Living[MemoryManager] = Living()
 """Managers of other devices, to which blocks are moved from the computing device; see `aside`."""
 

@@ -12,8 +12,6 @@ from flnb.dispatch.brief import brief
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["axes_of", "axis_of", "check_device"]
-
 
 def check_device(device: Any) -> None:
     """Raise a ValueError for a ``device`` argument that is neither None nor "cpu"."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.dispatch.table import Op
 
-__all__ = ["LEVELS", "CastLevel", "autocast"]
-
 FLOAT32, HALVES = np.dtype(np.float32), ("float16", "bfloat16")
 EVERYTHING = ("*",)
 COMPUTING = ("elementwise", "matmul", "reduction", "norm")

@@ -19,8 +19,6 @@ from zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CALLS", "FAILED", "GAVE_UP", "INSIDE", "LEFT", "NOT_BEGUN", "OUTSIDE", "STATES", "Board", "Row"]
-
 NOT_BEGUN, OUTSIDE, INSIDE, LEFT, FAILED, GAVE_UP = range(6)
 """The states of a rank: before its first call, between two calls, inside a call, ended normally, ended by an error of
 its own, or ended because of other ranks (a `CollectiveError`)."""

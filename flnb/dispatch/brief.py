@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["brief"]
-
 ITEMS, LETTERS = 8, 80
 
 

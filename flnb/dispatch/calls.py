@@ -14,8 +14,6 @@ from flnb.interface.communicator import REDUCTIONS
 if TYPE_CHECKING:
     from flnb.interface.communicator import Communicator
 
-__all__ = ["COLLECTIVES", "Call", "described"]
-
 COLLECTIVES = ("all_reduce", "all_reduce_multiple", "all_gather", "reduce_scatter", "broadcast", "barrier")
 REDUCING = ("all_reduce", "all_reduce_multiple", "reduce_scatter")
 MEETING = frozenset(COLLECTIVES) - {"broadcast"}

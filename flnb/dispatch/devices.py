@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.memory import MemoryManager
 
-__all__ = ["Driver", "Task", "awaits", "begin", "flush", "host_waited", "own_managers", "records"]
-
 ANCHOR_NS = 1_000_000_000
 """The ns after which a new anchor is made."""
 PATIENCE_NS = 100_000

@@ -17,11 +17,6 @@ from flnb.dispatch.brief import brief
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "DTYPES", "KINDS", "are_positions", "common_dtype", "complex_dtype", "default_dtype", "dtype_of", "is_float",
-    "real_dtype", "set_default_dtype",
-]  # fmt: skip
-
 Dtype = np.dtype[Any]
 
 KINDS: dict[str, tuple[str, ...]] = {

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.interface import TensorBackend
     from flnb.tensor import Tensor
 
-__all__ = ["Effects", "effects", "repeated"]
-
 
 class Effects:
     """The side effects of a step that is being captured by `flnb.jit`, and the objects it depends on.

@@ -22,8 +22,6 @@ from flnb.interface.memory import FREED, Block, MemoryManager, dropped
 if TYPE_CHECKING:
     from flnb_telemetry.lane import Lane
 
-__all__ = ["OwnerReference", "append_dropped", "drain", "emit_block", "free_own", "give_up", "next_id", "release"]
-
 next_id = count(1).__next__
 """Returns a number for an allocation."""
 

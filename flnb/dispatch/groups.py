@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.calls import Call
     from flnb.interface.communicator import Work
 
-__all__ = ["Group", "abandon", "current", "refuse_captured", "usable_group"]
-
 _named: dict[tuple[str, int], int] = {}
 """The number of communicators so far, by group name and rank."""
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()

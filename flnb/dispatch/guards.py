@@ -14,8 +14,6 @@ from flnb.dispatch.references import MISSING, find, is_mutable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Guard", "changed", "guarded", "hold"]
-
 PLAIN = frozenset({bool, int, float, complex, str, bytes, MethodType})
 MOST_ITEMS, MOST_BYTES = 100_000, 65_536
 """The most items of a container, and the most bytes of a NumPy array, that each call compares with a copy."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Spec
     from flnb.dispatch.table import Op
 
-__all__ = ["Interpreter", "use_interpreter"]
-
 
 class Interpreter:
     """Base class of interpreters. It runs every op as usual; override `apply`, and other methods as needed."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-__all__ = ["here"]
-
 GRAIN = 64
 """Pieces begin at multiples of this many bytes, which is the size of a processor's cache line."""
 

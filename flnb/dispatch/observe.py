@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.table import Op
 
-__all__ = ["MethodCall", "Observer", "call_of", "observe"]
-
 
 class Observer:
     """Base class of observers: override the methods for the events of interest.

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
     from flnb.interface import MemoryDevice, MemoryManager, Tape, TensorBackend
 
-__all__ = [
-    "set_backend", "set_memory_device", "set_memory_manager", "set_part", "set_tape", "use_backend",
-    "use_memory_device", "use_memory_manager", "use_part", "use_tape",
-]  # fmt: skip
-
 
 def active_facts() -> dict[str, Any]:
     """Return the names of the active parts, and facts such as versions, as recordings store them in ``run.meta``."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
 
-__all__ = ["Plan", "Spec", "spec_of"]
-
 
 class Spec:
     """Shape and dtype of a tensor, and the family of its buffer (``kind``). Equal specs are the same object."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.dispatch.table import Op
 
-__all__ = ["find_plan", "foreign", "plan_for"]
-
 
 def plan_for(
     op: Op, arguments: tuple[Any, ...], attributes: tuple[Any, ...], here: State

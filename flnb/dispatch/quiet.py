@@ -22,8 +22,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Reporting", "quiet", "quiet_methods", "unnamed"]
-
 Function = TypeVar("Function", bound="Callable[..., Any]")
 Class = TypeVar("Class", bound=type)
 

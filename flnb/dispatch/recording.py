@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.recording import Recording
 
-__all__ = ["record"]
-
 tools: dict[str, Callable[[Recording, int], AbstractContextManager[None]]] = {}
 """A dict from an option of `record` to the function that implements it; for "inputs" one that sets ``run.captured``."""
 

@@ -22,8 +22,6 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["MISSING", "find", "is_mutable", "items_of", "referred"]
-
 MISSING = object()
 LONGEST = 256
 """The largest number of items of a container that are examined."""

@@ -10,8 +10,6 @@ from typing import Any
 from flnb.dispatch.brief import brief
 from flnb.interface.part import CONTRACTS
 
-__all__ = ["find", "make", "names", "parsed"]
-
 SHIPPED = {
     "backend": {
         "numpy": "flnb_backends.tensor.numpy:NumpyBackend",

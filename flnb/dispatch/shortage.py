@@ -12,8 +12,6 @@ from flnb.interface.memory import FREED, OutOfMemoryError, Segment, SegmentState
 if TYPE_CHECKING:
     from flnb.interface.memory import MemoryManager
 
-__all__ = ["out_of_memory"]
-
 
 def out_of_memory(
     manager: MemoryManager, nbytes: int, plan_code: int, category: int, cause: BaseException

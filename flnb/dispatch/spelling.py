@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Elsewhere", "misspelt", "unknown", "warn_of_misspelt"]
-
 KEYWORDS = {"dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "unbiased": ("correction",)}
 """A dict from keyword arguments of torch to flnb's keywords with the same meaning."""
 

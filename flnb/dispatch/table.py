@@ -18,8 +18,6 @@ from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.plan import Plan, Spec
 from flnb.dispatch.tracing import Tracing
 
-__all__ = ["OPS", "Combined", "Op", "Pull", "Update", "describe", "named", "shaped"]
-
 OPS: dict[str, Op] = {}
 
 

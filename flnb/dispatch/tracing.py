@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Plan, Spec
     from flnb.dispatch.table import Op
 
-__all__ = ["Traced", "TracedOp", "Tracing"]
-
 
 class TracedOp(NamedTuple):
     """One op of a trace: its plan, operands (tensors or numbers) and result."""

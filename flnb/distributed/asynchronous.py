@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.communication import Pending
     from flnb.nn.module import Module
 
-__all__ = ["ASGD", "EASGD"]
-
 HEADER, DATA = 7001, 7002
 """The tags of messages: requests of a rank to the controller, and parameters."""
 EXCHANGE, DONE = 1, 2

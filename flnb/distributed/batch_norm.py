@@ -18,8 +18,6 @@ from flnb.ops.movement import concat, reshape
 if TYPE_CHECKING:
     from flnb.nn.module import Module
 
-__all__ = ["SyncBatchNorm"]
-
 
 class SyncBatchNorm(BatchNorm):
     """`flnb.nn.BatchNorm` with mean and variance over the batches of all ranks, in forward and backward.

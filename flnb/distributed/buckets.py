@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.communication import Pending
     from flnb.nn.module import Parameter
 
-__all__ = ["Bucket", "joined", "read_rows", "write_rows"]
-
 
 class Bucket:
     """Joins the gradients of some parameters in one buffer, which ranks sum in a single collective call.

@@ -13,8 +13,6 @@ from flnb.nn import save_checkpoint as save_alone
 if TYPE_CHECKING:
     import os
 
-__all__ = ["save_checkpoint"]
-
 
 class _Taken:
     """A part for `flnb.nn.save_checkpoint`; its attribute ``state`` is a state dict collected from all ranks."""

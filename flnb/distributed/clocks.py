@@ -13,8 +13,6 @@ from flnb_telemetry import bus, schema
 from flnb.dispatch.communication import run
 from flnb.dispatch.groups import current
 
-__all__ = ["sync_clocks", "sync_hosts"]
-
 ROUNDS = 200
 """The default number of round trips of a message, of which the quickest is used."""
 _measured: dict[str, Any] = {}

@@ -20,8 +20,6 @@ from flnb.distributed.ranks import run_threads
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Cluster"]
-
 
 class Output:
     """Prints the output of ranks line by line, each line prefixed by its rank."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import ArrayLike, Tensor
 
-__all__ = ["all_gather", "all_reduce", "barrier", "broadcast", "recv", "reduce_scatter", "send"]
-
 
 def _contiguous(x: Any) -> Any:
     """Return the tensor if it is contiguous, else a contiguous copy."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from flnb.nn.module import Parameter
     from flnb.tensor import Tensor
 
-__all__ = ["DataParallel", "Exchanging"]
-
 
 class Exchanging(Module):
     """Base of `DataParallel` and `Sharded`: sums gradients over ranks during every backward pass.

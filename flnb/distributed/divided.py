@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from flnb.interface.tape import Node
     from flnb.nn.module import Module
 
-__all__ = ["Away", "Divided", "Division", "PartsTape", "Shard", "Unit"]
-
 SLOT: Any = Tensor.__dict__["_data"]
 """The slot (a descriptor) in which a tensor stores its buffer."""
 

@@ -24,8 +24,6 @@ from flnb.dispatch.recording import record
 from flnb.distributed import nanny
 from flnb.distributed.ranks import init
 
-__all__ = ["begin", "prepare", "remove_shared", "watch"]
-
 _watched: dict[str, RankSource] = {}
 _recording = ExitStack()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Failure", "Interrupted", "RankError"]
-
 
 class Failure(NamedTuple):
     """The error of one rank: class name, message, and traceback as text."""

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 from flnb.dispatch.board import GAVE_UP, INSIDE, OUTSIDE, STATES, Board
 from flnb.distributed.nanny import die_with_parent, remove_shared
 
-__all__ = ["find_mpiexec", "launch", "shared_folder", "thread_settings"]
-
 
 def launch(ranks: int, script: Sequence[str], report: str | Path = "flight.json") -> int:
     """Run ``python script ...`` on ``ranks`` ranks; returns the exit status, 0 or that of the first failed rank.

@@ -21,8 +21,6 @@ from typing import IO
 
 from flnb_backends.comm.mpi import SHARED
 
-__all__ = ["die_with_parent", "remove_shared", "watch"]
-
 GRACE = 2.0
 """Seconds that the other ranks have to report after this one has failed."""
 PR_SET_PDEATHSIG = 1

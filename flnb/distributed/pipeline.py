@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flnb.nn.module import Module
     from flnb.tensor import ArrayLike, Tensor
 
-__all__ = ["Pipeline"]
-
 HEADER, DATA = 7003, 7004
 """The tags of messages: dtype and shape of the next array, and its elements."""
 ABOUT = 256

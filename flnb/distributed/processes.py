@@ -24,8 +24,6 @@ from flnb.distributed.launching import find_mpiexec, shared_folder, thread_setti
 if TYPE_CHECKING:
     from flnb.distributed.cluster import Output
 
-__all__ = ["Processes"]
-
 POLL = 0.05
 """Seconds between two reads of the ranks' output."""
 PATIENCE = 1.0

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-__all__ = ["init", "rank", "run_threads", "set_communicator", "size", "use_communicator"]
-
 T = TypeVar("T")
 
 STARTED_BY_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")

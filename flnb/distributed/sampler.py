@@ -12,8 +12,6 @@ from flnb.dispatch.groups import current
 if TYPE_CHECKING:
     from flnb.data import Dataset
 
-__all__ = ["shard"]
-
 
 def shard(dataset: Dataset, batch: int = 1, last: str = "keep") -> ResampleDataset:
     """Return this rank's share of a dataset: batches of neighbouring samples are assigned to the ranks in turn.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from flnb.optim.together import Together
     from flnb.tensor import Tensor
 
-__all__ = ["Sharded"]
-
 
 class Sharded(Exchanging):
     """Data parallel training where each rank stores only a part of the optimizer state, gradients or parameters.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.distributed.sharded import Sharded
     from flnb.optim.optimizer import Optimizer
 
-__all__ = ["ShardedOptimizer"]
-
 
 class ShardedOptimizer:
     """Wraps an optimizer (or a `Together`), which then updates only this rank's shards of the parameters.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.comm.topology import Topology
 
-__all__ = ["STRATEGIES", "Simulation", "simulate"]
-
 
 class Call(NamedTuple):
     """A collective call of a step: the name of the operation, and the size of the whole buffer in bytes."""

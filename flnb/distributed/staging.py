@@ -16,8 +16,6 @@ from flnb.dispatch.parts import use_backend
 from flnb.ops.creation import empty
 from flnb.ops.elementwise import copy
 
-__all__ = ["compute", "local", "reads_host", "room", "values", "write"]
-
 
 def reads_host() -> bool:
     """Return whether tensors of the active backend are stored in host memory."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import ArrayLike, Tensor
 
-__all__ = ["Started", "all_reduce_multiple", "start_all_reduce", "sync"]
-
 
 class Started:
     """A sum over ranks that was started by `start_all_reduce`: `test` polls it, `wait` returns the result."""

@@ -17,8 +17,6 @@ from flnb.nn.module import Module, Parameter
 if TYPE_CHECKING:
     from flnb.tensor import Tensor
 
-__all__ = ["ColumnLinear", "RowLinear"]
-
 
 @communicating
 def _enter_divided(x: Any) -> Any:

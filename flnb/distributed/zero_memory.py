@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from flnb_telemetry import quantity, schema, tables
 
-__all__ = ["ZeroMemory", "zero_memory"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ZeroMemory:

@@ -20,8 +20,6 @@ from flnb.explore.work import Work, in_steps, step_durations, total, works_of
 if TYPE_CHECKING:
     from flnb_telemetry.analysis.roofline import Peaks
 
-__all__ = ["ComparedRow", "RunComparison", "compare_runs"]
-
 SHOWN = 20
 TITLES = (
     "op",

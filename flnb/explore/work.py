@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from numpy.typing import NDArray
 
-__all__ = ["Work", "in_steps", "step_durations", "total", "works_of"]
-
 
 class Work(NamedTuple):
     """The work of one op in one scope (module path) of a run, per step: calls, ns, result bytes, FLOPs, bytes moved.

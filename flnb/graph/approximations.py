@@ -15,8 +15,6 @@ from operator import mul
 
 from flnb.graph.emitter import Scalar, fma, select
 
-__all__ = ["ALL"]
-
 LOG2E = 1.44269504088896341
 LOG2_HIGH, LOG2_LOW = 0.693359375, -2.12194440e-4
 """Two numbers whose sum is log(2); products of the first with exponents are exact."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.graph.values import Value
 
-__all__ = ["Call", "WholeCall", "call_of"]
-
 
 class Call:
     """A call of a backend method, with its arguments, that computes one value of a program.

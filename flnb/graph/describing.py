@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from flnb.graph.nests import Nest
     from flnb.graph.program import Program
 
-__all__ = ["Launch", "Stored", "launches", "nest_of", "program_text", "times"]
-
 
 class Stored(NamedTuple):
     """The memory location and lifetime of one value that a program stores.

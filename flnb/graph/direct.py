@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from flnb.graph.program import Program
     from flnb.tensor import Tensor
 
-__all__ = ["Direct", "direct_of"]
-
 
 def direct_of(program: Program, tensors: Sequence[Tensor]) -> Direct | None:
     """Return the `Direct` of a program that has just run on ``tensors``; None if the program contains Python calls."""

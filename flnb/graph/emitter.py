@@ -13,8 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Emitter", "Scalar", "call", "fma", "kind", "select"]
-
 
 class Emitter(Protocol):
     """A code generation target: prints one scalar instruction at a time, such as in LLVM IR or CUDA C.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from flnb.graph.layouts import Layouts
     from flnb.graph.values import Value
 
-__all__ = ["FUSED", "Group", "grouped", "is_late", "space_of"]
-
 POINTWISE = frozenset(
     {"astype", "copy", "full", *(o.name for o in OPS.values() if o.family == "elementwise" and not o.body)}
 )

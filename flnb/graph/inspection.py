@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.nests import Nest
 
-__all__ = ["Change", "Sweep", "existing_names", "history", "programs_of", "source", "trace"]
-
 
 def programs_of(f: Any, who: str) -> list[Program]:
     """Return the programs that `flnb.jit` has captured of a function; for a program, a list with this program.

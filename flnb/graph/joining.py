@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from flnb.graph.nests import Nest
     from flnb.graph.values import Value
 
-__all__ = ["NestCall", "Span", "joined"]
-
 Span = tuple[Any, int, int]
 """A range of memory: its owner, the offset of its first byte, and the offset after its last byte."""
 MOST_ARRAYS = 256

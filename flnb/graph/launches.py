@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from flnb.graph.sites import Site
     from flnb.graph.values import Value
 
-__all__ = ["Launch", "launches", "routine_of"]
-
 
 class Launch(NamedTuple):
     """A call of machine code, one of several that a program runs in a single call from Python.

@@ -13,8 +13,6 @@ from flnb.graph.lending import address_of
 if TYPE_CHECKING:
     from flnb.graph.values import Value
 
-__all__ = ["Layout", "Layouts", "is_view", "row_major"]
-
 
 class Layout(NamedTuple):
     """The memory location of a value's elements.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flnb.graph.values import Value
     from flnb.tensor import Tensor
 
-__all__ = ["Lending", "Lent", "address_of"]
-
 _byte = ctypes.c_char
 MOST = 2
 """The largest number of arrays in the pool for one output."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
-__all__ = ["dprint", "listed"]
-
 
 def dprint(x: Tensor) -> None:
     """Print the recorded ops on which a tensor of the backend "deferred" depends, one per line.

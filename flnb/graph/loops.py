@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from flnb.graph.nests import Access, Nest
 
-__all__ = ["simplified"]
-
 
 class _Loop(NamedTuple):
     """One loop: its extent, and the stride of each array."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from flnb.graph.layouts import Layouts
     from flnb.graph.values import Value
 
-__all__ = ["Lowered", "lowered"]
-
 
 class Lowered(NamedTuple):
     """A fusion group as a loop nest, with the memory of its arrays.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["Access", "Nest", "Step"]
-
 
 class Access(NamedTuple):
     """The strides of an array, in elements, along each loop of a nest.

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from flnb.graph.fusing import Group, Grouping
     from flnb.graph.values import Value
 
-__all__ = ["Growth", "ordered"]
-
 
 class Growth:
     """For each fusion group, the change of the memory in use, in bytes, when the group is computed.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from flnb.graph.values import Value
     from flnb.interface import TensorBackend
 
-__all__ = ["MemoryPlan", "plan_memory"]
-
 GRAIN = 64
 """Values begin at multiples of this many bytes, which is the size of a processor's cache line."""
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.values import Value
 
-__all__ = ["Pointers"]
-
 MANY = 64
 """The number of values from which NumPy writes all addresses faster than a Python loop does."""
 

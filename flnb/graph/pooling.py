@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.layouts import Layouts
 
-__all__ = ["pooling_of", "with_places"]
-
 GRADIENTS = {OPS[f"max_pool{rank}d"]: OPS[f"max_pool{rank}d_grad"] for rank in (1, 2, 3)}
 """A dict from each op of max pooling to the op that computes its gradient."""
 BYTE = np.dtype(np.uint8)

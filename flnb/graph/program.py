@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from flnb.graph.joining import Span
     from flnb.graph.planning import MemoryPlan
 
-__all__ = ["MOST_OPS", "Program"]
-
 BYTES = np.dtype(np.uint8)
 MOST_OPS = 20_000
 """The number of ops above which `flnb.jit` warns that planning takes long, and `deferred` makes no program."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.layouts import Layouts
 
-__all__ = ["recomputed"]
-
 MOST_STEPS = 12
 """The most ops that may be needed to compute a value again."""
 JUMPS = DISCRETE - {"maximum", "minimum"}

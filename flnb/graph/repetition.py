@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Spec
     from flnb.tensor import Tensor
 
-__all__ = ["Known", "compute_alike", "forget_traces", "known_traces", "run_again"]
-
 ADD, COPY, FULL, RESHAPE, SLICE = (OPS[name] for name in ("add", "copy", "full", "reshape", "slice"))
 WORTH = 8
 """A program is made for a trace when its repetitions have computed this number of ops."""

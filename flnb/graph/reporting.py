@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from flnb.graph.program import Program
     from flnb.graph.values import Value
 
-__all__ = ["contexts", "emit_compile", "kernel_code", "kernel_event", "op_event", "shares"]
-
 
 def contexts(values: Sequence[Value]) -> dict[Value, int]:
     """Return a dict from each value to the number of its telemetry context (scope, phase and source line).

@@ -12,8 +12,6 @@ from flnb.tensor import Tensor
 if TYPE_CHECKING:
     from flnb.dispatch.plan import Spec
 
-__all__ = ["Result"]
-
 
 class Programs(Tape):
     """The tape of Variables that programs return: it records nothing, so a backward pass from them raises an error."""

@@ -20,8 +20,6 @@ from flnb.graph.values import CONSTANT, Value, reachable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["EXACT", "RULES", "like", "owned", "rewritten"]
-
 MOST_FOLDED = 4096
 """The largest size in bytes of values that constant folding computes, and of their operands."""
 

@@ -16,8 +16,6 @@ import numpy as np
 from flnb.graph import approximations
 from flnb.graph.emitter import Scalar, call, kind, select
 
-__all__ = ["APPROXIMATE", "CHEAP", "DISCRETE", "REDUCTIONS", "apply", "identity", "supported"]
-
 DTYPES = frozenset("fd?bhilqBHILQ")
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all"})
 """The reductions that a nest can compute, over its inner or its outer space."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb.dispatch.plan import Spec
 
-__all__ = ["Segment", "Segments", "segment_of", "unfolded"]
-
 COPY = OPS["copy"]
 MOST = 256
 """The largest number of sequences of ops about which a backend stores facts (`Known`)."""

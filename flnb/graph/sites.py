@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from flnb.graph.values import Value
     from flnb.interface import TensorBackend
 
-__all__ = ["Site", "moving"]
-
 
 class Site:
     """One backend of a program, with its compiler of loop nests and its memory.

@@ -15,8 +15,6 @@ from flnb.graph.values import CONSTANT, ITEM, Value, reachable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Trace", "to_compute", "traced"]
-
 FULL, SLICE = (OPS[name] for name in ("full", "slice"))
 
 

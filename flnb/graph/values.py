@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import MemoryManager, TensorBackend
 
-__all__ = ["CONSTANT", "ITEM", "MOVE", "PUT", "Place", "Recorded", "Value", "last_number", "reachable"]
-
 _numbers = count(1)
 _next_number = _numbers.__next__
 

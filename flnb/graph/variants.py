@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from flnb.graph.program import Program
     from flnb.graph.values import Value
 
-__all__ = ["Variant", "least_variant"]
-
 
 class Variant(NamedTuple):
     """One way to compute a program.

@@ -14,8 +14,6 @@ from flnb.interface.part import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["REDUCTIONS", "All", "CollectiveError", "Communicator", "Done", "Rendezvous", "Work"]
-
 REDUCTIONS = ("sum", "max", "min")
 """The reductions that `all_reduce` and `reduce_scatter` can compute; a mean is a sum that is divided."""
 

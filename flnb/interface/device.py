@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flnb.interface.memory import Shortage
     from flnb.interface.streams import StreamOrder
 
-__all__ = ["Lease", "MemoryDevice", "OutOfMemoryError", "Segment", "in_words"]
-
 ADDRESSES = 1 << 60
 """The limit, in bytes, of requests to a device of unknown capacity."""
 

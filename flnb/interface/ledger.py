@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.memory import Block
 
-__all__ = ["Ledger"]
-
 
 class Ledger:
     """The statistics that flnb maintains for a memory manager.

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Living"]
-
 T = TypeVar("T")
 
 

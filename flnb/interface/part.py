@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, ClassVar
 
-__all__ = ["CONTRACTS", "Part"]
-
 CONTRACTS: dict[str, type[Part]] = {}
 """The contract (base class) of every kind of part, by the name of the kind: ``"backend"``, ``"memory manager"``, ..."""
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from flnb.interface.memory import Block
 
-__all__ = ["StreamOrder"]
-
 
 class StreamOrder(Protocol):
     """Makes streams of a device wait for each other when they reuse memory; the contract of `MemoryDevice.order`."""

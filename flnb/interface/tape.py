@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["CODE", "GRADIENT", "LASTI", "MARK", "PARENTS", "PLAN", "SAVED", "SEQ", "Node", "Tape", "Walk"]
-
 Node = list[Any]
 PLAN, PARENTS, SEQ, MARK, CODE, LASTI, SAVED = range(7)
 GRADIENT = 3

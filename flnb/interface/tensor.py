@@ -10,8 +10,6 @@ from flnb.interface.part import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["TensorBackend"]
-
 
 class TensorBackend(Part, kind="backend"):
     """Base of all tensor backends: computes ops on raw buffers, without checks, timing or gradients.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.lifetimes import Choice, Step
 
-__all__ = ["METHODS", "bandwidth_of", "choices", "costs", "with_choice"]
-
 METHODS = ("recompute", "offload")
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.memory import Lease
 
-__all__ = ["lean", "manager"]
-
 
 def manager(
     kind: type, told: Mapping[str, Any], lease: Lease, capacity: int, function: str = "use_memory_manager"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from flnb.interface.memory import Block, MemoryManager
     from flnb.memory_lab.traces import Trace
 
-__all__ = ["rerun"]
-
 
 def rerun(source: Any, manager: Any = "caching", capacity: int | str | None = None) -> Recording:
     """Return a copy of a recording in which another memory manager has placed the blocks.

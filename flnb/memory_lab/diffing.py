@@ -16,8 +16,6 @@ from flnb_telemetry.tables import Markup
 if TYPE_CHECKING:
     from flnb_telemetry.intern import Frame
 
-__all__ = ["Diff", "DiffRow", "diff"]
-
 TITLES = ("bytes", "blocks", "op", "where")
 SHOWN = 20
 

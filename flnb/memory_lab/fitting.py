@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from flnb.memory_lab.replaying import Outcome
     from flnb.memory_lab.traces import Trace
 
-__all__ = ["Fit", "fit"]
-
 TRIED = 64
 """The most replays in one search."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from flnb_telemetry import Recording
     from flnb_telemetry.schema import Columns, Ints
 
-__all__ = ["Activation", "Call", "Choice", "Step"]
-
 
 class Call(NamedTuple):
     """One call of a module through which gradients flow.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.traces import Trace
 
-__all__ = ["Continued", "Whole", "continued", "whole_steps"]
-
 COMPARED = 64
 """The most earlier steps with which the unfinished step is compared."""
 

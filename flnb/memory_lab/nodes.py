@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.traces import Trace
 
-__all__ = ["Node", "Nodes"]
-
 
 @dataclass(slots=True, eq=False)
 class Node:

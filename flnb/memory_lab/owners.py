@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-__all__ = ["Owner", "Model", "owners", "models"]
-
 
 class Owner(NamedTuple):
     """The variables that refer to a block, and where its tensor was made.

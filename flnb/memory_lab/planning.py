@@ -13,8 +13,6 @@ from flnb_telemetry.analysis.memory import NEVER
 from flnb.interface.memory import ALIGNMENT
 from flnb.memory_lab.packing import pack, packed
 
-__all__ = ["plan"]
-
 
 def plan(source: Any, step: int | None = None, seconds: float = 5.0) -> Plan:
     """Make a plan for `flnb.memory.Planned`: an offset for every allocation of a training step.

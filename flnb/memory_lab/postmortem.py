@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.memory import BlockState, OutOfMemoryError, SegmentState, Shortage
 
-__all__ = ["Blocker", "Closest", "Postmortem"]
-
 SHOWN = 8
 """The most tensors in the list of blockers."""
 

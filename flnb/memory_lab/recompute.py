@@ -13,8 +13,6 @@ from flnb.memory_lab.offload_lifetimes import LEAST, inside
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["lean"]
-
 
 @with_block
 def lean(

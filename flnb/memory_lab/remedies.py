@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from flnb.memory_lab.owners import Model
     from flnb.memory_lab.postmortem import Blocker
 
-__all__ = ["Remedies", "Remedy", "requests_until", "search", "stand_in"]
-
 WORK = 1_000_000
 """The largest number of calls that are replayed for one report; that takes some seconds."""
 READ = 250_000

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from flnb.memory_lab.replaying import Outcome
     from flnb.memory_lab.traces import Trace
 
-__all__ = ["FORMULA", "Replay"]
-
 FORMULA = (
     "at the peak: reserved / live (requested) bytes when most are live; on average: sum(reserved) / sum(live) over all "
     f"calls. At the peak: {FORMULAS['unusable']}, r the largest request of the trace; {FORMULAS['internal']}; "

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from flnb.memory_lab.postmortem import Blocker, Postmortem
     from flnb.memory_lab.remedies import Remedy
 
-__all__ = ["COLUMNS", "USAGE", "as_text", "facts"]
-
 SHOWN = 3
 """The most blocks, and the most remedies, in the text; the HTML and the report's attributes have all of them."""
 

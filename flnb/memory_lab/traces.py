@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Trace", "recorded", "recording", "trace"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:

@@ -13,8 +13,6 @@ from flnb_backends.memory.cached import Size
 from flnb_telemetry import quantity
 from flnb_telemetry.quantity import bytes_of
 
-__all__ = ["Tunable", "as_text", "tunables"]
-
 SMALLEST = 512
 """The smallest size in bytes that is tried, which is the granularity of most devices."""
 SHARES = tuple(round(0.1 * tenth, 1) for tenth in range(1, 11))

@@ -8,8 +8,6 @@ from flnb.models.images import Convolutional
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, MaxPool2d, ReLU
 
-__all__ = ["AlexNet", "ALEXNET_RECIPE"]
-
 
 class AlexNet(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes), with one column of convolutions.

@@ -9,8 +9,6 @@ from flnb.models.recipe import Recipe, noise
 from flnb.models.tokens import sequence_loss
 from flnb.nn import Conv1d, Dropout, Linear, Module, ModuleList, SinusoidalPositionEmbedding, TransformerEncoderLayer
 
-__all__ = ["ASR_TRANSFORMER_RECIPE", "ASRTransformer"]
-
 KERNEL, STRIDE = 7, 3
 
 

@@ -20,8 +20,6 @@ from flnb.nn import (
     TransformerEncoderLayer,
 )
 
-__all__ = ["BERT", "BERT_RECIPE", "masked_tokens"]
-
 
 class BERT(Module):
     """Predict every token from all tokens around it: (N, T) -> logits (N, T, vocabulary) (Devlin et al. 2019).

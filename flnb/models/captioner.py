@@ -9,8 +9,6 @@ from flnb.models.recipe import Recipe, noise
 from flnb.models.tokens import expect_tokens, token_loss
 from flnb.nn import LSTM, Dropout, Embedding, Linear, Module
 
-__all__ = ["CAPTIONER_RECIPE", "Captioner", "SoftAttention", "caption_loss"]
-
 
 class SoftAttention(Module):
     """Additive attention of a state (N, hidden) to frames (N, F, features) (Bahdanau et al. 2015, appendix A.1.2).

@@ -10,8 +10,6 @@ from flnb.models.images import begin_rectified, expect_images, extent_after
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import AvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
 
-__all__ = ["GoogLeNet", "Inception", "GOOGLENET_RECIPE"]
-
 # Szegedy et al. 2015, table 1: channels of 1 x 1; of 3 x 3 reduced, 3 x 3; of 5 x 5 reduced, 5 x 5; after pooling.
 TABLE = {
     "3a": (64, 96, 128, 16, 32, 32),

@@ -10,8 +10,6 @@ from flnb.nn import AvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Modu
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Convolutional", "begin_rectified", "expect_images", "extent_after"]
-
 
 class Convolutional(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes): convolutions, then linear maps with dropout.

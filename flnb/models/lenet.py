@@ -9,8 +9,6 @@ from flnb.models.images import expect_images, extent_after
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import AvgPool2d, Conv2d, Flatten, Linear, Module, Sequential, Tanh
 
-__all__ = ["LeNet", "LENET_RECIPE"]
-
 
 class LeNet(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (LeCun et al. 1998, section II.B, figure 2).

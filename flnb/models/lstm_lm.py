@@ -9,8 +9,6 @@ from flnb.models.recipe import Recipe
 from flnb.models.tokens import expect_tokens, next_tokens, token_loss
 from flnb.nn import LSTM, Dropout, Embedding, Linear, Module
 
-__all__ = ["LSTMLM", "LSTM_LM_RECIPES", "next_word_loss"]
-
 
 class LSTMLM(Module):
     """Predict the word after each word: (N, T) -> logits (N, T, vocabulary), and the LSTM's last state.

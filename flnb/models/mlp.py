@@ -11,8 +11,6 @@ from flnb import ops
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import Dropout, Linear, Module, ModuleList
 
-__all__ = ["MLP", "MLP_RECIPE"]
-
 
 class MLP(Module):
     """Linear layers from each width to the next, with ReLU and dropout between them: (N, ...) -> (N, widths[-1]).

@@ -8,8 +8,6 @@ from flnb.models.images import Convolutional
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, MaxPool2d, ReLU
 
-__all__ = ["OverFeat", "OVERFEAT_RECIPE"]
-
 
 class OverFeat(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Sermanet et al. 2014, table 1, fast model).

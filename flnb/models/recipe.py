@@ -13,8 +13,6 @@ from flnb import ops
 if TYPE_CHECKING:
     from flnb.nn import Module
 
-__all__ = ["Batch", "Draw", "Recipe", "classification", "noise"]
-
 Batch = tuple[np.ndarray[Any, Any], ...]
 """The arrays that a loss takes after the model: the model's inputs, then the targets."""
 Draw = Callable[[np.random.Generator, int], Batch]

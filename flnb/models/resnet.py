@@ -10,8 +10,6 @@ from flnb.models.images import begin_rectified, expect_images
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import BatchNorm, Conv2d, Linear, MaxPool2d, Module, Sequential
 
-__all__ = ["Basic", "Bottleneck", "ResNet", "RESNET_RECIPES"]
-
 
 class _Block(Module):
     """Adds the result of convolutions, batch norms and ReLUs to x, or to a 1 x 1 convolution of x if shapes differ.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from flnb.nn import Module
 
-__all__ = ["Row", "Summary", "summary"]
-
 TITLES = ("module", "kind", "output", "parameters", "FLOPs", "kept")
 
 

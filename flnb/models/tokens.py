@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from flnb.models.recipe import Batch, Draw
     from flnb.nn import Module
 
-__all__ = ["draw_weights", "expect_tokens", "next_tokens", "sequence_loss", "token_loss"]
-
 
 def next_tokens(vocabulary: int, length: int) -> Draw:
     """Return a function that draws random tokens (N, length), int64, and as targets the tokens that follow them.

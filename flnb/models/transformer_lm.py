@@ -9,8 +9,6 @@ from flnb.models.recipe import Recipe
 from flnb.models.tokens import draw_weights, expect_tokens, next_tokens, sequence_loss
 from flnb.nn import Dropout, Embedding, LayerNorm, Module, ModuleList, PositionEmbedding, TransformerEncoderLayer
 
-__all__ = ["TRANSFORMER_LM_RECIPE", "TransformerLM"]
-
 STD = 0.02
 
 

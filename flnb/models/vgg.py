@@ -8,8 +8,6 @@ from flnb.models.images import Convolutional
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, MaxPool2d, Module, ReLU
 
-__all__ = ["VGG", "VGG_RECIPES"]
-
 
 class VGG(Convolutional):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Simonyan and Zisserman 2015, table 1).

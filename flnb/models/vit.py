@@ -10,8 +10,6 @@ from flnb.models.images import expect_images
 from flnb.models.recipe import Recipe, noise
 from flnb.nn import Conv2d, Dropout, LayerNorm, Linear, Module, Parameter, Sequential, TransformerEncoderLayer, init
 
-__all__ = ["VisionTransformer", "VIT_RECIPE"]
-
 
 class VisionTransformer(Module):
     """Image classifier (N, channels, image, image) -> logits (N, classes) (Dosovitskiy et al. 2021, section 3.1).

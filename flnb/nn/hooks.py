@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from flnb.nn.module import Module
 
-__all__ = ["ModuleHooks", "run_forward", "scope_hooks"]
-
 scope_hooks: list[Callable[[Module, tuple[Any, ...], dict[str, Any]], Any]] = []
 """Functions ``hook(module, inputs, options)``; the last one is called in place of ``module.forward``."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["mismatches", "refuse"]
-
 
 def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
     """Return a line for each difference between the names in a saved `state` and in an object's `own` state.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from flnb.nn.module import Module
 
-__all__ = ["running_again", "scopes"]
-
 
 class _Marks:
     """A set of modules to recompute in backward, held by weak references, and a condition on the path of a call."""

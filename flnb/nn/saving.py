@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
-__all__ = ["load", "read_whole", "save", "write_whole"]
-
 
 def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
     """Write all parameters and buffers of `model` (or the tensors of a state dict) to a safetensors file.

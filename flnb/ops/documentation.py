@@ -155,8 +155,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.tensor import Tensor
 
-__all__ = ["documented", "public", "readable"]
-
 
 class Shown(str):
     """A string for use as an annotation that `inspect.signature` prints without quotes."""

@@ -12,8 +12,6 @@ from flnb.dispatch.dtypes import DTYPES, KINDS, common_dtype, complex_dtype, def
 from flnb.dispatch.state import current
 from flnb.tensor import ArrayLike, DTypeLike, Tensor
 
-__all__ = ["VERSIONS", "Info", "can_cast", "dtypes_of_kind", "finfo", "iinfo", "isdtype", "result_type"]
-
 Dtype = np.dtype[Any]
 
 

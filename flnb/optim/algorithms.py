@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from flnb.autograd import Variable
     from flnb.tensor import Tensor
 
-__all__ = ["NAG", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "AMSgrad", "Novograd", "RMSProp"]
-
 
 class SGD(Decaying):
     """Stochastic gradient descent with momentum.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flnb.autograd import Variable
     from flnb.tensor import Tensor
 
-__all__ = ["clip_grad_norm", "clip_grad_value", "everywhere", "gradients_of", "with_gradient"]
-
 
 def gradients_of(parameters: Iterable[Variable]) -> list[Tensor]:
     """Return the gradients of parameters that have one, as writable Tensors without a graph.

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
-__all__ = ["Decaying", "check_below_one", "plus_decay", "subtract_scaled", "update_average"]
-
 
 class Decaying(Optimizer):
     """Base class of optimizers with weight decay: `update` applies the decay, then calls `descend`."""

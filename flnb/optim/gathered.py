@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from flnb.optim.optimizer import Optimizer
     from flnb.tensor import Tensor
 
-__all__ = ["LARGEST", "Gathered", "gathered", "plain"]
-
 LARGEST = 32 << 10
 """The size in bytes of the largest parameter that is copied; for larger ones, copies cost more than calls save."""
 LONGEST = 256 << 10

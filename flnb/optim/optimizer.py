@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Update
     from flnb.optim.gathered import Gathered
 
-__all__ = ["Optimizer", "updating"]
-
 SINGLE, MASTER = np.dtype(np.float32), "master"
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from flnb.optim.optimizer import Optimizer
     from flnb.tensor import Tensor
 
-__all__ = ["step_repeated"]
-
 
 def step_repeated(optimizer: Optimizer) -> bool:
     """Update all parameters that have a gradient; if an earlier step ran the same ops, repeat what was recorded then.

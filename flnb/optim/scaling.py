@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from flnb.optim.together import Together
     from flnb.tensor import Tensor
 
-__all__ = ["LossScaler"]
-
 
 class LossScaler:
     """Multiply the loss and divide the gradients by ``scale``, and skip steps whose gradients are not finite.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from flnb.optim.optimizer import Optimizer
     from flnb.optim.together import Together
 
-__all__ = ["Chain", "Cosine", "Exponential", "LinearWarmUp", "Schedule", "StepDecay"]
-
 
 class Schedule:
     """Set ``optimizer.lr`` to its initial value times ``rule(n)``, where n is the number of calls of `step` so far.

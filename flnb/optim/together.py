@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from flnb.autograd import Variable
     from flnb.optim.optimizer import Optimizer
 
-__all__ = ["Together"]
-
 
 class Together:
     """Several optimizers used as one, each with its own parameters, algorithm and settings.

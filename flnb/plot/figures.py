@@ -11,8 +11,6 @@ from flnb_telemetry.safe_text import html_text
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Ints
 
-__all__ = ["INK", "LONGEST", "MANAGERS", "MIB", "POINTS", "TEMPLATE", "blank_figure", "crests", "note"]
-
 POINTS = 10_000  # of a line at most
 LONGEST = 100  # characters of a name
 MIB = 2**20

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["START", "Acceptor", "Arc", "bigram", "ctc", "forced", "lexicon"]
-
 START = -1
 """The number of the state before the first frame; other states count from 0."""
 

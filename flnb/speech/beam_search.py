@@ -22,8 +22,6 @@ from flnb.autograd.teaching.prefused import MatchedOp, register_sequence
 from flnb.ops import logaddexp
 from flnb.speech.acceptors import START, Acceptor, Numbers
 
-__all__ = ["beam_search_loss", "best_path", "common_states", "path_score"]
-
 
 def path_score(
     acceptor: Acceptor, emissions: Any, beam: int | None = None, keep: Sequence[Collection[int]] | None = None

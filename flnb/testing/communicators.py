@@ -12,8 +12,6 @@ from flnb.dispatch import communication
 from flnb.explore.report import Report, Result
 from flnb.interface.communicator import Communicator
 
-__all__ = ["check_communicator"]
-
 Wrap = Callable[[], Communicator]
 Rule = Callable[[int, int, int, Any], Iterator[tuple[Any, Any]]]
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from flnb.widgets.tuner import Tuner
 
-__all__ = ["tune"]
-
 
 def tune(
     source: Any, manager: Any = "caching", capacity: int | str | None = None, seconds: float = 1.0,

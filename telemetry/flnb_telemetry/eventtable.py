@@ -10,8 +10,6 @@ from flnb_telemetry.formats.stored import merge
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["EventTable"]
-
 
 class EventTable:
     """The events of a recording up to a certain time, as columns by kind; each kind is computed once.

@@ -13,8 +13,6 @@ from flnb_telemetry import bus, intern, schema
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Exchange", "Parts", "UsedParts", "emit_parts", "use"]
-
 MOST = 256
 """The largest number of changes of backend or manager that are stored; older ones are dropped."""
 NAMED = ("backend", "manager", "device")

@@ -6,8 +6,6 @@ import unicodedata
 from html import escape
 from typing import Any
 
-__all__ = ["LONGEST_LINE", "WHOLE", "brief", "html_text", "safe_lines", "safe_text"]
-
 LONGEST, LONGEST_LINE = 200, 1000  # the most characters of a name, and of a line of a text
 WHOLE = 1 << 30  # for code, which is shown in full, to be copied
 _HARMLESS = frozenset("\u200c\u200d")  # joiners, which scripts and emoji need

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 
-__all__ = ["WithBlock", "holding", "with_block"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 from flnb.dispatch.groups import current
 from flnb.interface.communicator import Communicator, Work
 
-__all__ = ["Forwarding"]
-
 
 class Forwarding(Communicator):
     """Passes every operation on to the communicator ``inner``, by default the active one.

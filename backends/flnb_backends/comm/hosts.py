@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.communicator import Rendezvous
 
-__all__ = ["Exchange", "end_exchange", "host_name", "make_board"]
-
 EVERY = 0.5
 """Seconds between two exchanges of rows."""
 LAG = 1.5

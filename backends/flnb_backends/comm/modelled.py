@@ -22,8 +22,6 @@ from flnb_backends.comm.topology import Topology
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Modelled"]
-
 FAULTS = ("raises", "never comes")
 
 

@@ -27,8 +27,6 @@ from flnb_backends.comm.rendezvous import Folder, Messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Mpi"]
-
 FLIGHT = "FLNB_FLIGHT"
 """Environment variable with the folder that `flnb launch` reads after the ranks have ended."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.driver import Driver
 
-__all__ = ["Nccl"]
-
 ID_BYTES = 128
 TYPES = {
     "b": "INT8", "B": "UINT8", "i": "INT32", "I": "UINT32", "l": "INT64", "L": "UINT64", "q": "INT64", "Q": "UINT64",

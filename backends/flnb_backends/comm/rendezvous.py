@@ -16,8 +16,6 @@ from urllib.parse import quote
 
 from flnb.interface.communicator import Rendezvous
 
-__all__ = ["Folder", "Messages", "Tcp"]
-
 PAUSE = 0.01
 """Seconds between two checks whether a key exists."""
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from flnb.interface.communicator import Communicator, Done, Work
 
-__all__ = ["Single"]
-
 DONE = Done()
 
 

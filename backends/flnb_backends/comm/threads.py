@@ -16,8 +16,6 @@ from flnb.dispatch.board import Board, thread_alive
 from flnb.dispatch.communication import run
 from flnb.interface.communicator import CollectiveError, Communicator, Work
 
-__all__ = ["Threads", "World"]
-
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 _numbers = itertools.count(1)  # of worlds

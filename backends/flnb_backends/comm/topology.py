@@ -25,8 +25,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["ALGORITHMS", "Topology"]
-
 ALGORITHMS = ("ring", "tree", "halving")
 
 

@@ -8,8 +8,6 @@ from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice
 from flnb_backends.memory.cached import Size, rounded, tunable
 from flnb_backends.memory.pieces import Growing, Pool
 
-__all__ = ["BestFit"]
-
 
 class BestFit(Growing):
     """Best fit: places a block in the smallest free piece that is large enough, at the lowest address of equal pieces.

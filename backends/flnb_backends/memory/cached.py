@@ -11,8 +11,6 @@ from flnb_telemetry.quantity import bytes_of
 
 from flnb.interface.memory import MemoryManager, Segment
 
-__all__ = ["UNLIMITED", "Cached", "Size", "rounded", "tunable"]
-
 UNLIMITED = 1 << 62
 
 Size: TypeAlias = int | str | None

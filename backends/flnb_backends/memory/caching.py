@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from flnb.interface.memory import AllocHint, Block, MemoryDevice
     from flnb_backends.memory.cached import Size
 
-__all__ = ["Caching"]
-
 SMALL = MIB
 SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB

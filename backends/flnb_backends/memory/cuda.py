@@ -10,8 +10,6 @@ from typing import ClassVar
 from flnb.interface.memory import Block, MemoryDevice, OutOfMemoryError, Segment
 from flnb_backends.tensor.cuda.driver import Driver, DriverError, default_driver
 
-__all__ = ["CudaDevice", "EventOrder", "location_of"]
-
 
 def location_of(ordinal: int) -> str:
     """Return the location string of a device by its number.

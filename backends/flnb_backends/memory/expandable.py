@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from flnb.interface.memory import AllocHint, Block, MemoryDevice
     from flnb_backends.memory.cached import Size
 
-__all__ = ["Expandable"]
-
 
 class Expandable(Growing):
     """Best fit with splitting and merging in two segments that grow in place: for requests up to 1 MiB, and above.

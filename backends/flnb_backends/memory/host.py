@@ -10,8 +10,6 @@ from typing import ClassVar
 
 from flnb.interface.memory import MemoryDevice, OutOfMemoryError, Segment, in_words
 
-__all__ = ["HostDevice"]
-
 HUGE_PAGE = 2 << 20
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)  # of Python 3.13
 

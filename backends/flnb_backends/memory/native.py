@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from flnb.interface.memory import AllocHint, Block, MemoryManager
 
-__all__ = ["Native"]
-
 
 class Native(MemoryManager):
     """Reserves a segment of the device for every block, and releases it when the block is freed.

@@ -11,8 +11,6 @@ from bisect import bisect_left, insort
 from flnb.interface.memory import Block, Segment
 from flnb_backends.memory.cached import UNLIMITED, Cached, rounded
 
-__all__ = ["MIB", "MIN_BLOCK", "Fitting", "Growing", "Piece", "Pool"]
-
 MIB = 1 << 20
 MIN_BLOCK = 512
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.memory.pieces import Piece
 
-__all__ = ["Plan", "Planned"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:

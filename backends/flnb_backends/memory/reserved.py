@@ -12,8 +12,6 @@ from flnb_backends.memory.pieces import MIN_BLOCK, Fitting, Piece, Pool
 if TYPE_CHECKING:
     from flnb.interface.memory import AllocHint, Block, MemoryDevice, Segment
 
-__all__ = ["Reserved"]
-
 
 class Reserved(Fitting):
     """Best fit with splitting and merging in one segment, which is reserved when the manager is created.

@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from flnb.interface.memory import MemoryDevice, Segment
 
-__all__ = ["SimulatedDevice"]
-
 
 class SimulatedDevice(MemoryDevice):
     """A device whose segments are unique ranges of addresses without memory behind them.

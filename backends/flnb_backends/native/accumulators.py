@@ -16,8 +16,6 @@ from flnb_backends.native.instructions import type_of
 if TYPE_CHECKING:
     from flnb_backends.native.instructions import Code
 
-__all__ = ["CHUNK", "ROWS", "Accumulator", "combine", "wide"]
-
 CHUNK = 2048
 ROWS = 128
 _PAIRWISE = {

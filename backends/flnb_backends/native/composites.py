@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from flnb_backends.native.llvm import Function
     from flnb_backends.native.sizes import AnySize
 
-__all__ = ["MATRIX", "Composite", "Laid", "Shape", "composite", "lowered", "select"]
-
 MATRIX = int(ROWS), int(COLUMNS)
 """The shape of the matrix on which a composite's ops are traced."""
 Shape = tuple[int, ...]

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from flnb_backends.native.onednn import OneDnnError, library
 from flnb_backends.native.prepared import Shape, Unsuitable, span
 
-__all__ = ["Product"]
-
 
 class Product:
     """Multiplies float32 matrices of fixed shapes; has the methods of `flnb_backends.native.prepared.Prepared`.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.nests import Nest
 
-__all__ = ["Generator"]
-
 ALIGNMENT = 64
 SHORT = 64
 """The number of iterations of a loop below which 512-bit vectors are not faster than 256-bit vectors."""

@@ -13,8 +13,6 @@ from flnb.graph.emitter import Scalar, kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Code", "memory_type", "type_of"]
-
 _ARITHMETIC = {
     "add": ("fadd", "add", "add"), "subtract": ("fsub", "sub", "sub"), "multiply": ("fmul", "mul", "mul"),
     "divide": ("fdiv", "sdiv", "udiv"), "remainder": ("frem", "srem", "urem"), "and": ("", "and", "and"),

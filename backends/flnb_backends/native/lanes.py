@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.graph.nests import Nest
     from flnb_backends.native.schedule import Pass
 
-__all__ = ["SideBySide", "lane_of"]
-
 MOST, LEAST = 256, 16
 """The largest and the smallest number of indices of the vectorized loop (lanes) in a block."""
 TRANSPOSED = 8

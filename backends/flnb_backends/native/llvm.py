@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     Function = tuple[Callable[..., Any], Callable[[Any], Any]]
 
-__all__ = ["Compiler", "compiler", "function"]
-
 DIGEST = hashlib.sha256().digest_size
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Found", "inventory", "locate"]
-
 VARIABLE = "FLNB_ONEDNN_LIBRARY"
 """The environment variable with the path of the library to use."""
 PACKAGE, FILE = "onednn_cpu_gomp", "libdnnl.so.3"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from flnb.graph.nests import Nest
     from flnb_backends.native.generator import Generator
 
-__all__ = ["Kernel", "divided", "generator", "kernel"]
-
 LEAST_WORK = 1 << 18
 """The number of steps, for all places, from which on another thread takes part: with fewer, the wait costs more."""
 

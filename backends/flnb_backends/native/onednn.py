@@ -20,8 +20,6 @@ from flnb_backends.native.preparation import prepares
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["OneDnn", "OneDnnError", "library"]
-
 STATUSES = (
     "success", "out_of_memory", "invalid_arguments", "unimplemented", "last_impl_reached", "runtime_error",
     "not_required", "invalid_graph", "invalid_graph_op", "invalid_shape", "invalid_data_type",

@@ -12,8 +12,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["in_one_thread", "numpys_libraries"]
-
 Result = TypeVar("Result")
 NAMES = [f"{prefix}openblas_{{}}_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")]
 

@@ -18,8 +18,6 @@ from flnb_backends.native.windows import MOST, Windows
 if TYPE_CHECKING:
     from flnb_backends.native.llvm import Function
 
-__all__ = ["maxima", "spread"]
-
 Extents = tuple[int, ...]
 IMAGE, FIT = ("%height", "%width"), ("%rows", "%columns")
 """The names of the functions' parameters with the extents of a plane (a channel of an image), and with the numbers of

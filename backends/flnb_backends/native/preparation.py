@@ -11,8 +11,6 @@ from flnb_telemetry import bus, schema
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["prepares"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

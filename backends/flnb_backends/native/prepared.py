@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from flnb_backends.native.onednn import OneDnn, OneDnnError
 
-__all__ = ["Operand", "Prepared", "Shape", "Stage", "Unsuitable", "channels_last", "contiguous", "regular", "span"]
-
 Shape = tuple[int, ...]
 SRC, DST, SCRATCHPAD = 1, 17, 80
 """oneDNN's numbers of a primitive's arguments: source, destination and scratch memory."""

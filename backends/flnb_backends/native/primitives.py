@@ -14,8 +14,6 @@ from typing import Any
 from flnb_backends.native.onednn import OneDnn, library
 from flnb_backends.native.prepared import Operand, Prepared, Shape, Stage, Unsuitable, channels_last
 
-__all__ = ["WAYS", "Laid", "prepare"]
-
 Laid = tuple[Shape, Shape]
 """The shape of an array, and its strides in elements."""
 SRC, WEIGHTS, DST, WORKSPACE, GRADIENT = 1, 33, 17, 64, 128

@@ -10,8 +10,6 @@ from flnb.graph.scalars import APPROXIMATE, DISCRETE
 if TYPE_CHECKING:
     from flnb.graph.nests import Nest, Step
 
-__all__ = ["rounded_steps"]
-
 
 def rounded_steps(nest: Nest) -> set[int]:
     """Return the steps that must round exactly as NumPy does, or equally in all kernels.

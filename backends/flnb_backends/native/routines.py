@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.native.prepared import Prepared
 
-__all__ = ["Routine"]
-
 STATUS, FAILED, SET, EXECUTE, STREAM, SET_THREADS, THREADS, IGNORED, OUTER, INNER, ZEROS, CALLS = range(12)
 """The positions of the words at the beginning of a routine's block of 64-bit words, whose contents are, in order:
 

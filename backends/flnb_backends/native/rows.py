@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.native.schedule import Pass
 
-__all__ = ["PlaceByPlace"]
-
 TILE = 4096
 """The number of inner places in a tile, chosen such that a tile's sums over the outer space fit in the L1 cache."""
 

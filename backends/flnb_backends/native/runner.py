@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.nests import Nest
 
-__all__ = ["Native", "Segment"]
-
 
 def _part() -> Code:
     """Return the code of ``void part(void *job)``, which computes one thread's share of a kernel call's range.

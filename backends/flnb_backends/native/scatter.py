@@ -19,8 +19,6 @@ from flnb_backends.native.preparation import prepares
 if TYPE_CHECKING:
     from flnb_backends.native.llvm import Function
 
-__all__ = ["USES", "add_rows"]
-
 USES = 8
 """The number of calls that NumPy computes before the code is compiled."""
 INDEX = np.dtype(np.int64)

@@ -13,8 +13,6 @@ from flnb.graph.scalars import CHEAP
 if TYPE_CHECKING:
     from flnb.graph.nests import Nest
 
-__all__ = ["Pass", "Schedule", "schedule"]
-
 FEW = 4
 """With this many outer places or fewer, values are not computed once before the outer loops; it would not be faster."""
 MOST_LOADS = 4

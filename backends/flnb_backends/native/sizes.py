@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.nests import Step
 
-__all__ = ["COLUMNS", "ROWS", "SHARES", "AnySize", "ByColumns", "ByRows", "nest_of"]
-
 
 class Size(int):
     """An extent that is known only at run time, when it is passed as a parameter of the generated function.

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["time_once"]
-
 HOPELESS = 3.0
 """An alternative is not called again if its first call takes this many times as long as the fastest alternative."""
 CALLS, SHORT = 3, 1e-4

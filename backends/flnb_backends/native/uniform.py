@@ -20,8 +20,6 @@ from flnb_backends.native.preparation import prepares
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LEAST", "draw"]
-
 LANES = 16
 LEAST = 4096
 """The number of elements of the smallest array that machine code fills."""

@@ -12,8 +12,6 @@ from flnb_backends.native.instructions import Code
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MOST", "NOWHERE", "Windows"]
-
 NOWHERE = 255
 """The place that is stored for a window with NaN, whose gradient is added to no element."""
 MOST = 121

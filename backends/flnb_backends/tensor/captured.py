@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from flnb.interface import TensorBackend
     from flnb.tensor import Tensor
 
-__all__ = ["CapturedBackend", "refuse_read_only"]
-
 
 class CapturedBackend(DeferredBackend):
     """A backend that records a function's ops, including reads and writes of tensors made outside of the function.

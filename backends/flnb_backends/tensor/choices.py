@@ -6,8 +6,6 @@ import threading
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-__all__ = ["KEPT", "Choice", "Here", "Shapes"]
-
 KEPT = 1024
 """The largest number of prepared primitives that a thread caches, one for each combination of shapes."""
 

@@ -24,8 +24,6 @@ from flnb_backends.tensor.whole import Whole
 if TYPE_CHECKING:
     from flnb_backends.tensor.rows import Array, Out
 
-__all__ = ["Composites"]
-
 Run = Callable[..., tuple[Any, ...] | None]
 """A function of a composite's arguments and of ``out``, which returns the results; None if NumPy has to compute them.
 

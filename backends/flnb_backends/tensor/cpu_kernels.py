@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.rows import Array
 
-__all__ = ["Kernels"]
-
 
 class Kernels(NumpyBackend):
     """The methods of the backend "cpu" that use machine code of their own, other than composites.

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["erf", "normal_distribution"]
-
 Array = np.ndarray[Any, Any]
 
 COEFFICIENTS = (

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.memory import Block
 
-__all__ = ["Buffer", "MetaBackend"]
-
 META = "meta"
 _numpy = NumpyBackend()
 

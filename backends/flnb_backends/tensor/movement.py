@@ -9,8 +9,6 @@ import numpy as np
 
 from flnb.ops.indexing import basic, decode
 
-__all__ = ["Movement"]
-
 Shape = tuple[int, ...]
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.rows import Array, Out, blocks, channel_sums, column_sums, examples, number, row_means, target
 
-__all__ = ["Normalization"]
-
 
 @quiet_methods
 class Normalization:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.convolution import Array, Extents
 
-__all__ = ["PoolPlaces", "pool_places"]
-
 
 class PoolPlaces:
     """Max pooling as machine code, for contiguous images of a certain shape; it also stores where the maxima are.

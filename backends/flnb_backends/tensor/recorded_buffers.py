@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from flnb.graph.values import Place
     from flnb_backends.tensor.replay import Entry
 
-__all__ = ["Buffer", "Leaf", "is_computed", "layout"]
-
 
 class Leaf(Value):
     """A placeholder for an input of the trace in a `Replay`; in each repetition it stands for another computed value.

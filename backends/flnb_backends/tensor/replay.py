@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from flnb_backends.tensor.deferred import DeferredBackend
     from flnb_backends.tensor.trace_log import Row
 
-__all__ = ["Entry", "Replay"]
-
 FULL = OPS["full"]
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from flnb.graph.values import Place
     from flnb_backends.tensor.deferred import DeferredBackend
 
-__all__ = ["Log", "Row", "leave_all", "traces", "upcoming"]
-
 LONGEST = 20_000
 """The largest number of values in a log."""
 upcoming: ContextVar[Any] = ContextVar("flnb_upcoming_trace", default=None)

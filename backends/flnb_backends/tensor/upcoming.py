@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from flnb.graph.traces import Trace
     from flnb_backends.tensor.deferred import DeferredBackend
 
-__all__ = ["allocator", "compared", "expect", "expect_next"]
-
 MOST_MISSES = 8
 """A log is not used any more when its replays were left this many times more often than finished."""
 

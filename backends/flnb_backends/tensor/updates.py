@@ -15,8 +15,6 @@ import numpy as np
 from flnb.dispatch.quiet import quiet_methods
 from flnb_backends.tensor.rows import Array, number
 
-__all__ = ["Updates"]
-
 BLOCK = 1 << 15
 """The elements of one block: those of six arrays of float32 fit into an L2 cache of 1 MiB."""
 

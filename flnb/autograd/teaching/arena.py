@@ -14,8 +14,6 @@ from typing import ClassVar
 from flnb.autograd.walk import empty
 from flnb.interface.tape import SEQ, Node, Tape, Walk
 
-__all__ = ["Arena"]
-
 
 class _Cleared(Tape):
     """The tape that takes the place of an arena in nodes that were cleared before a gradient had reached them.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from flnb.interface.tape import Walk
     from flnb.tensor import Tensor
 
-__all__ = ["MatchedOp", "Prefused", "Sequence", "register_sequence"]
-
 Pattern = Any
 
 

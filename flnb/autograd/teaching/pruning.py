@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from flnb.interface.tape import Walk
 
-__all__ = ["DEAD", "Pruning"]
-
 
 class Pruning(Linked):
     """A tape that does not record branches to which no gradient can flow, and does not propagate zero gradients.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.packing.problem import Problem
 
-__all__ = ["fitted", "orders", "swept"]
-
 SLICE = 64
 """About how many blocks begin in one slice of time."""
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.schema import Ints
 
-__all__ = ["Problem", "taken_apart"]
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from flnb.memory_lab.packing.problem import Problem
 
-__all__ = ["HIGHEST", "search"]
-
 BITS = 12
 NUMBER = (1 << BITS) - 1
 """The mask of the low bits of an integer that contain a block's number; the bits above contain the block's offset."""

@@ -17,8 +17,6 @@ from flnb_backends.tensor.cuda.compiler import CompileError, cache_folder, inclu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["build_device", "build_kernels", "built", "run"]
-
 SOURCE = Path(__file__).parent / "source"
 MAGIC = b"flnb kernels "
 """The first bytes of an image that the emulated device loads; the path of a library follows."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
 
-__all__ = ["install_cupy"]
-
 RUNTIME = "cupy_backends.cuda.api.runtime"
 NCCL = "cupy_backends.cuda.libs.nccl"
 PRECOMPILED = "cupy.cuda.jitify", "cupy.random._generator_api"

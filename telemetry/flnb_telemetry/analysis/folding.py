@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.schema import Ints
 
-__all__ = ["folds"]
-
 PERIOD = 256
 """The largest number of elements in a repeated block."""
 REPEATS, REPEATED_OPS = 3, 8

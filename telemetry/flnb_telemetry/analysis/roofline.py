@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-__all__ = ["Peaks", "Point", "measured", "points", "traffic"]
-
 FLOATS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LARGE = 1 << 26  # bytes of an array that no cache holds
 SMALL = 1 << 16  # bytes of one that a core's own caches hold twice; of smaller ones NumPy's call takes half of the time

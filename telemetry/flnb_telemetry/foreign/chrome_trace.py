@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording
     from flnb_telemetry.schema import Columns, Ints
 
-__all__ = ["save_trace"]
-
 BATCH = 1 << 13  # events that become text at once
 COUNTERS = 100_000  # points of the memory counter at most
 PROCESS = 1

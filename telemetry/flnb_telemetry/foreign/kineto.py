@@ -28,8 +28,6 @@ from flnb_telemetry.safe_text import brief
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns
 
-__all__ = ["load_trace"]
-
 MOST_US = 1e15  # µs, thirty years; so that sums of two times fit in 64 bits of ns
 MOST_EVENTS = 50_000_000
 STEP = "ProfilerStep#"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-__all__ = ["PickleError", "encoded", "read"]
-
 WINDOW = 1 << 24  # bytes of the file after which the pages already read are released
 LONGEST_INTEGER = 16  # bytes
 CACHED = 1 << 16  # lists of references that are cached

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording
     from flnb_telemetry.schema import Columns, Ints
 
-__all__ = ["save_snapshot"]
-
 LIMIT = 1 << 53  # the viewer's numbers are doubles
 BASE = 0x7F00_0000_0000
 CHUNK = 1 << 13  # events that are appended to their list at once: readers hold them until then

@@ -12,8 +12,6 @@ from flnb_telemetry.foreign import torch_events as te
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
-__all__ = ["Held", "held_over", "met"]
-
 
 PIECES, MOST_PIECES = 64, 100_000  # pieces that an event may touch on average, and further ones allowed in all
 

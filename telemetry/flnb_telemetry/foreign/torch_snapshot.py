@@ -26,8 +26,6 @@ from flnb_telemetry.safe_text import brief
 if TYPE_CHECKING:
     from flnb_telemetry.schema import Columns, Ints
 
-__all__ = ["load_snapshot"]
-
 MOST_DEVICES = 1 << 16
 MIN_BLOCK = 512
 """The size of every PyTorch block is a multiple of this number of bytes."""

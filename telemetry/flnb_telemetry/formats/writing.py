@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import IO
 
-__all__ = ["encoded", "regrouped", "writer"]
-
 GROUP = 1 << 18
 """The number of rows of a row group, the unit in which events are written and read."""
 IDS = ("context", "name", "place", "group")

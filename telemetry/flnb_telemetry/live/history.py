@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from flnb_telemetry.recording import Recording
     from flnb_telemetry.run import Run
 
-__all__ = ["History", "number_and_time"]
-
 STORED = 8192
 """The largest number of steps, and of values of metrics, that a keyframe repeats."""
 LEAVES = 1 << 16

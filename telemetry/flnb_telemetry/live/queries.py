@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from flnb_telemetry.run import Run
     from flnb_telemetry.schema import Ints
 
-__all__ = ["EventQueries"]
-
 RELATED = 16
 """The most events of a row that are listed as partners of an event."""
 

@@ -8,8 +8,6 @@ from typing import ClassVar
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
 from flnb_backends.memory.cached import Cached, Size, tunable
 
-__all__ = ["Buddy"]
-
 
 class Buddy(Cached):
     """Buddy allocation: sizes are powers of two; larger blocks are halved, and free halves are merged.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from flnb.interface.memory import AllocHint, Block, MemoryDevice
     from flnb_backends.memory.cached import Size
 
-__all__ = ["ByCategory"]
-
 
 class ByCategory(Caching):
     """The caching manager with separate segments for tensors of some categories (see `flnb.memory.AllocHint`).

@@ -7,8 +7,6 @@ from typing import ClassVar
 from flnb.interface.memory import AllocHint, Block, MemoryDevice, Segment
 from flnb_backends.memory.cached import Cached, Size, rounded, tunable
 
-__all__ = ["ExactFit"]
-
 
 class ExactFit(Cached):
     """Every block is a separate segment, which is cached when freed and reused only for requests of the same size.

@@ -8,8 +8,6 @@ from typing import ClassVar
 from flnb.interface.memory import ALIGNMENT, AllocHint, Block, MemoryDevice, Segment
 from flnb_backends.memory.cached import Cached, Size, rounded, tunable
 
-__all__ = ["Slab"]
-
 FINEST = ALIGNMENT.bit_length() - 1  # classes are at least 64 bytes apart
 
 

@@ -10,8 +10,6 @@ from flnb_backends.tensor.cuda.rows import accumulator, kernel_types
 if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.base import Buffer, Out
 
-__all__ = ["Activations"]
-
 
 class Activations(CudaBuffers):
     """Activation functions and their gradients: methods of the cuda backend."""

@@ -6,8 +6,6 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-__all__ = ["CAPTURE", "LASTING", "SIGNATURES", "DriverError"]
-
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.cudnn import Cudnn
     from flnb_backends.tensor.cuda.launcher import Launcher
 
-__all__ = ["CudaBackend"]
-
 cp = require("cupy", extra="cuda", purpose="the cuda backend")
 _numpy = NumpyBackend()
 

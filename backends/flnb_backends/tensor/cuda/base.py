@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.launcher import Launcher
 
-__all__ = ["Buffer", "CudaBuffers", "Out"]
-
 Buffer = Any
 """An array in device memory: a `cupy.ndarray`, or an object with its shape, dtype, strides, flags and ``data.ptr``."""
 Out = tuple[Buffer | None, ...] | None

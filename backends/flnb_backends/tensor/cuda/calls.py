@@ -9,8 +9,6 @@ from typing import Any
 
 from flnb_backends.tensor.cuda.api import CAPTURE, LASTING, SIGNATURES, DriverError
 
-__all__ = ["Calls"]
-
 NOT_READY = 600
 
 

@@ -8,8 +8,6 @@ from flnb.dispatch import devices
 from flnb_backends.tensor.cuda.api import CAPTURE
 from flnb_backends.tensor.cuda.calls import Calls
 
-__all__ = ["Capture"]
-
 THREAD_LOCAL, RELAXED = 1, 2
 
 

@@ -17,11 +17,6 @@ from flnb_backends import caches
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "CompileError", "Compiled", "Usage", "cache_folder", "compile_kernels", "include_options", "kernel_names",
-    "nvrtc_version",
-]  # fmt: skip
-
 OPTIONS = (
     "-std=c++17", "-default-device", "--ptxas-options=-v",
     "-DFLNB_DYNAMIC_SHARED(type, name)=extern __shared__ type name[]",

@@ -13,8 +13,6 @@ from flnb_backends.tensor.cuda.reductions import Reductions
 if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.base import Buffer
 
-__all__ = ["ComplexNumbers"]
-
 cp = require("cupy", extra="cuda", purpose="the cuda backend")
 
 

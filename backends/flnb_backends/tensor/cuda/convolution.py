@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.cudnn import Cudnn
 
-__all__ = ["Convolution"]
-
 MOST_ROWS = 65535
 """The most blocks along the second axis of a grid."""
 

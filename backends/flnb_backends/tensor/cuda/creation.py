@@ -8,8 +8,6 @@ import numpy as np
 
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 
-__all__ = ["Creation"]
-
 
 class Creation(CudaBuffers):
     """The methods of the cuda backend for ranges and identity matrices."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.base import Buffer
     from flnb_backends.tensor.cuda.gpu import Gpu
 
-__all__ = ["Cudnn", "cudnn_of"]
-
 Extents = tuple[int, ...]
 TYPES = {"e": ("HALF", "FLOAT"), "f": ("FLOAT", "FLOAT"), "d": ("DOUBLE", "DOUBLE")}
 """cuDNN's names of the element type and the type of sums, by the character of a dtype."""

@@ -10,8 +10,6 @@ from flnb_telemetry.extras import require
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 from flnb_backends.tensor.numpy import NumpyBackend, rounding
 
-__all__ = ["Elementwise"]
-
 cp = require("cupy", extra="cuda", purpose="the cuda backend")
 special = require("cupyx.scipy.special", extra="cuda")
 

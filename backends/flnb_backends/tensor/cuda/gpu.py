@@ -24,8 +24,6 @@ from flnb_backends.tensor.cuda.programs import Kernels
 if TYPE_CHECKING:
     from flnb.interface.memory import Block, MemoryManager
 
-__all__ = ["Gpu", "gpu_at"]
-
 BYTE = np.dtype(np.uint8)
 LEAST_PIECE = 1 << 16
 

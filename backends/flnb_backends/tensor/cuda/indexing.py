@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.base import Buffer
 
-__all__ = ["Indexing"]
-
 Key = tuple[Any, ...]
 INDEX = np.dtype(np.int64)
 WHOLE = ("slice", None, None, None)

@@ -11,8 +11,6 @@ from flnb_backends.tensor.cuda.driver import default_driver
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["inventory"]
-
 
 def inventory(version_of: Callable[[str], str | None]) -> list[tuple[str, str]]:
     """Return, for each component, its name and its version or how to install it. CuPy is not imported.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.driver import Driver
 
-__all__ = ["FOLDER", "Launcher", "included", "kernel_text"]
-
 FOLDER = Path(__file__).parent / "kernels"
 TYPES = {
     "bool": "bool", "int8": "signed char", "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short",

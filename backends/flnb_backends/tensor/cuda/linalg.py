@@ -15,8 +15,6 @@ from flnb_telemetry.extras import require
 from flnb_backends.tensor import linalg
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 
-__all__ = ["LinearAlgebra"]
-
 cp = require("cupy", extra="cuda", purpose="the cuda backend")
 
 TYPES = {"e": 2, "f": 0, "d": 1, "F": 4, "D": 5}

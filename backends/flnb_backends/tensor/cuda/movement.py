@@ -10,8 +10,6 @@ from flnb.ops.indexing import decode
 from flnb_backends.tensor import movement
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 
-__all__ = ["Movement"]
-
 cp = require("cupy", extra="cuda", purpose="the cuda backend")
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.nests import Nest
 
-__all__ = ["THREADS", "Written", "written"]
-
 THREADS, LANES = 256, 32
 MOST_BLOCKS = 1 << 14
 JOINS = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest", "any": "Largest", "all": "Smallest"}

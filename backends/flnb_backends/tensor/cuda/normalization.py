@@ -10,8 +10,6 @@ from flnb_backends.tensor.cuda.rows import Rows, accumulator, kernel_types
 if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.base import Buffer, Out
 
-__all__ = ["Normalization"]
-
 
 class Normalization(Reductions):
     """Layer norm and batch norm with their gradients: methods of the cuda backend."""

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.driver import Driver
 
-__all__ = ["Needs", "needs"]
-
 REGISTERS, SHARED = 4, 1
 """Numbers in ``CUfunction_attribute``."""
 THREADS_OF_ALL, REGISTERS_OF_ALL, SHARED_OF_ALL, RESERVED, BLOCKS_OF_ALL = 39, 82, 81, 111, 106

@@ -12,8 +12,6 @@ from flnb_backends.tensor.cuda.rows import accumulator, kernel_types
 if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.base import Buffer
 
-__all__ = ["OptimizerSteps"]
-
 
 class OptimizerSteps(CudaBuffers):
     """The methods of the cuda backend for `flnb.optim`, which write to all of their buffers except the gradient."""

@@ -9,8 +9,6 @@ import numpy as np
 
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 
-__all__ = ["Pooling", "windows"]
-
 Extents = tuple[int, ...]
 PLACE = np.dtype(np.int64)
 _WINDOWS = np.dtype([(name, np.int64, 3) for name in ("size", "kernel", "stride", "padding", "dilation", "fit")])

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from flnb.graph.nests import Nest
     from flnb_backends.tensor.cuda.gpu import Gpu
 
-__all__ = ["Kernels"]
-
 
 class Kernel(NamedTuple):
     """A kernel on a device: its handle, the number of blocks to launch, its name, and its scratch memory (0 bytes)."""

@@ -14,8 +14,6 @@ from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["RandomNumbers"]
-
 
 class RandomNumbers(CudaBuffers):
     """The methods of the cuda backend for random numbers. A seed gives the same numbers again, but not NumPy's."""

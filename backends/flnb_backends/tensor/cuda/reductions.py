@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from flnb_backends.tensor.cuda.base import Buffer
 
-__all__ = ["Reductions"]
-
 Axes = tuple[int, ...]
 INDEX = np.dtype(np.int64)
 

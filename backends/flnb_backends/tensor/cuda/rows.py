@@ -10,8 +10,6 @@ import numpy as np
 from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import CudaBuffers
 
-__all__ = ["RowKernels", "Rows", "accumulator", "kernel_types", "power_of_two"]
-
 THREADS, LANES = 256, 32
 """Threads of a block, for which ``rows.cuh`` reserves shared memory, and of a warp."""
 MOST_TILES = 64

@@ -11,8 +11,6 @@ from flnb_backends.tensor.cuda.rows import Rows, accumulator, kernel_types
 if TYPE_CHECKING:
     from flnb_backends.tensor.cuda.base import Buffer, Out
 
-__all__ = ["Softmax"]
-
 
 class Softmax(Reductions):
     """Softmax, log_softmax, cross entropy and their gradients: methods of the cuda backend."""

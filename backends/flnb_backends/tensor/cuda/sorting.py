@@ -14,8 +14,6 @@ from flnb_backends.tensor.cuda import launcher
 from flnb_backends.tensor.cuda.base import Buffer, CudaBuffers
 from flnb_backends.tensor.cuda.rows import Rows
 
-__all__ = ["Sorting"]
-
 PIECE = 2048
 """The number of elements that a block sorts; with 12 bytes each, they use half of the 48 KiB of shared memory."""
 SORTING_THREADS = 256

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from flnb.graph.emitter import Scalar
 
-__all__ = ["Text", "type_of"]
-
 OPERATORS = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "remainder": "%", "less": "<", "less_equal": "<=",
     "equal": "==", "not_equal": "!=", "and": "&", "or": "|", "xor": "^", "left": "<<", "right": ">>",
