@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from flnb_telemetry import device_words, schema
+from flnb_telemetry import device_words, quantity, schema
 from flnb_telemetry.safe_text import safe_lines
 
 if TYPE_CHECKING:
@@ -138,9 +138,10 @@ MOST = 2**63 - 1  # the most bytes that fit in a column: an op that fails may as
 class Catalog:
     """The tables of strings, plans, contexts and others, and arrays of their fields, indexed by plan id and context id.
 
-    The arrays `op`, `family`, `nbytes` and `saved` have an entry for each plan. The arrays `scope`, `phase`, `line` and
-    `stack` have an entry for each context. Names and lines in them are string ids. `refresh` adds entries for new items
-    of the tables. Without arguments, the tables of this process are used. `stacks` has call stacks by context id.
+    The arrays `op`, `family`, `shape`, `nbytes` and `saved` have an entry for each plan. The arrays `scope`, `phase`,
+    `line` and `stack` have an entry for each context. Names, lines and shapes in them are string ids. `refresh` adds
+    entries for new items of the tables. Without arguments, the tables of this process are used. `stacks` has call
+    stacks by context id.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Catalog:
         self.strings, self.plans, self.contexts, self.groups = strings, plans, contexts, groups
         self.kernels, self.devices = kernels, devices
         self.stacks: dict[int, tuple[Frame, ...]] = stacks if contexts is _contexts else {}
-        self.op, self.family, self.nbytes, self.saved = np.empty((4, 0), np.int64)
+        self.op, self.family, self.shape, self.nbytes, self.saved = np.empty((5, 0), np.int64)
         self.scope, self.phase, self.line, self.stack = np.empty((4, 0), np.int64)
         self.refresh()
 
@@ -157,9 +158,13 @@ class Catalog:
         """Extend the arrays to the current length of the tables."""
         name = self.strings.id_of
         plans = self.plans.items[len(self.op) :]
-        if fresh := [(name(p.op), name(p.family), min(p.nbytes, MOST), min(p.saved, MOST)) for p in plans]:
-            known = np.array([self.op, self.family, self.nbytes, self.saved])
-            self.op, self.family, self.nbytes, self.saved = np.concatenate([known, np.array(fresh).T], axis=1)
+        if fresh := [
+            (name(p.op), name(p.family), name(quantity.extents(p.shape)), min(p.nbytes, MOST), min(p.saved, MOST))
+            for p in plans
+        ]:
+            known = np.array([self.op, self.family, self.shape, self.nbytes, self.saved])
+            known = np.concatenate([known, np.array(fresh).T], axis=1)
+            self.op, self.family, self.shape, self.nbytes, self.saved = known
         if new := [
             (name(c.scope), c.phase, name(c.innermost), name(c.line)) for c in self.contexts.items[len(self.scope) :]
         ]:

@@ -213,6 +213,36 @@ def test_all_of_a_head_sorts_and_buttons_of_an_op_have_a_margin(stage: Stage) ->
     assert not page.flnb_errors  # type: ignore[attr-defined]
 
 
+ROWS = """rows => rows.map(row => [row.dataset.name, row.querySelector(".fl-code").textContent,
+    row.querySelector(".fl-code").title, Number(row.cells[1].textContent.replace(/\\D/g, ""))])"""
+
+
+@pytest.mark.timeout(60)
+def test_ops_are_grouped_by_line_and_shape_as_the_run_groups_them(stage: Stage) -> None:
+    """A click on a row selects its ops in all views: in the Timeline the others are faint."""
+    page, shown = stage.page, ".fl-page:not([hidden]) .fl-ops tbody tr"
+    with flnb.record("by line", stacks=True) as run:
+        train(2)
+    stage.view(run, tab="ops")
+    for key in ("line", "shape"):
+        wanted = {row.key[0]: row.count for row in run.ops.by(key)}
+        page.locator(".fl-page:not([hidden])").get_by_role("radio", name=key.title(), exact=True).click()
+        page.wait_for_function(
+            "([rows, count]) => document.querySelectorAll(rows).length === count", arg=[shown, len(wanted)]
+        )
+        rows = page.locator(shown).evaluate_all(ROWS)
+        assert {name: count for name, _, _, count in rows} == wanted
+        for name, text, title, _ in rows:
+            assert (text, title) == ((name.partition(": ")[0], name) if key == "line" else (name, ""))
+        page.locator(shown).first.click()
+        page.wait_for_function("([key, name]) => window.__flnb.selection?.[key] === name", arg=[key, rows[0][0]])
+        assert page.locator(f"{shown}[aria-selected=true]").count() == 1
+    assert any(re.fullmatch(r"test_screens\.py:\d+: loss\.backward\(\)", row.key[0]) for row in run.ops.by("line"))
+    page.locator("[role=tab][id$=-tab-timeline]").click()
+    page.wait_for_function("() => window.__flnb.view?.faint?.some(count => count > 0)")
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
 @pytest.mark.timeout(60)
 def test_exchanges_of_parts_are_marked_in_memory_and_timeline(stage: Stage, screenshots: Path) -> None:
     page, found = stage.page, []

@@ -68,12 +68,16 @@ class Program:
         node: int = 0,
         parents: tuple[int, int] = (0, 0),
         at: int | None = None,
+        line: str = "",
     ) -> None:
         assert bus.lanes is not None
         lane = bus.lanes.lane
+        context = lane.context
+        if line:
+            context = intern.contexts.id_of(intern.contexts.items[context]._replace(line=line))
         begin = self.t if at is None else at
         code = schema.OP | self.plan(name, family, shape) << schema.PLAN_SHIFT
-        lane.emit(code, begin, begin + spent, block, node, lane.context, *parents)
+        lane.emit(code, begin, begin + spent, block, node, context, *parents)
         self.t = max(self.t, begin + spent)
 
     def forward(self, name: str, *parents: int, **options: object) -> int:
@@ -141,6 +145,8 @@ class Browser:
         self.metrics: list[tuple[str, float, float]] = []
         self.ops: dict[str, dict[str, float]] = {}
         self.scopes: dict[str, dict[str, float]] = {}
+        self.lines: dict[str, dict[str, float]] = {}
+        self.shapes: dict[str, dict[str, float]] = {}
         self.tape: dict[str, Any] | None = None
 
     def take(self, frame: tuple[dict[str, Any], bytes]) -> dict[str, Any]:
@@ -189,7 +195,7 @@ class Browser:
             del self.segments[int(number)]
 
     def _tables(self, arrays: dict[str, Any]) -> None:
-        for prefix, table in (("op", self.ops), ("scope", self.scopes)):
+        for prefix, table in (("op", self.ops), ("scope", self.scopes), ("line", self.lines), ("shape", self.shapes)):
             for i, name in enumerate(arrays.get(f"{prefix}.name", ())):
                 row = {key: float(arrays[f"{prefix}.{key}"][i]) for key in ("count", "total", "p99", "max", "bytes")}
                 table[self.names["strings"][name]] = row

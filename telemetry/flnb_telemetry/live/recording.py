@@ -61,7 +61,7 @@ class LiveRecording(Live):
             self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
         self.history = History(self, math.inf)
         self.history.load(run)
-        self.tallies["scope"] = Tally()
+        self.tallies = {name: Tally() for name in self.tallies}
         tables = {kind: run.table(kind) for kind in (*TABLES, "collective_begin")}
         op = tables["op"]
         scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)
@@ -69,7 +69,7 @@ class LiveRecording(Live):
             at = slice(first, first + FOLD_AT)
             scopes[at], phases[at] = self._count({name: column[at] for name, column in op.items()})
         spent = op["t1"] - op["t0"]
-        for name, group in (("op", self.catalog.op[op["plan"]]), ("scope", scopes)):
+        for name, group in self._groups(op, scopes):
             self.tallies[name].settle(group, spent)
         del spent
         self.timeline = LiveTimeline(self, None)

@@ -27,14 +27,15 @@ from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.tally import Tally, buckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from flnb_telemetry.analysis import tape
     from flnb_telemetry.live.memory import Arrays
     from flnb_telemetry.parts import Exchange
 
 FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
-SCOPES, OTHERS = 4096, "(other scopes)"  # scopes whose times are shown, and the name for the sum of those beyond them
+ROWS = 4096  # scopes, lines or shapes whose times are shown
+GROUPS = {name: f"(other {name}s)" for name in ("scope", "line", "shape")}  # the names of the sums beyond these rows
 WANTED = 400  # levels of the tape, opened by readers, that frames contain beside the first ones
 PATIENCE = 0.02  # seconds to wait for the newest events before a frame is made without them
 TABLE_SECONDS = 0.25  # between two frames with the table of op times
@@ -42,7 +43,7 @@ _MEMORY = schema.among(
     schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE
 )
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
-_U32 |= {"op.name", "op.family", "scope.name", "metric.name", "kernel.name"}
+_U32 |= {"op.name", "op.family", "scope.name", "line.name", "shape.name", "metric.name", "kernel.name"}
 _TIMED = schema.among(
     schema.OP, schema.SCOPE, schema.STEP, schema.RECORD, schema.COMPILE, schema.MATERIALIZE, schema.KERNEL
 )
@@ -73,7 +74,8 @@ class Live(Run):
         super().__init__(name, grad_interval, "waiting")
         self.dropped = 0
         self.memory = LiveMemory()
-        self.tallies = {"op": Tally(), "scope": Tally(SCOPES, self.catalog.strings.id_of(OTHERS))}
+        named = self.catalog.strings.id_of
+        self.tallies = {"op": Tally()} | {name: Tally(ROWS, named(others)) for name, others in GROUPS.items()}
         self._ahead = NONE  # the scopes of the latest tape nodes, which are also those of their backward ops
         self._waiting: list[tuple[int, schema.Records]] = []
         self._sequence = 0
@@ -168,12 +170,19 @@ class Live(Run):
         bucket, nbytes = buckets(spent), catalog.nbytes[plan]
         scope, phase, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
         self._ahead = ahead[:, -FOLD_AT:]
-        for name, group in (("op", catalog.op[plan]), ("scope", scope)):
+        for name, group in self._groups(ops, scope):
             self.tallies[name].add(group, spent, bucket, nbytes)
         view = catalog.strings.id_of("movement")  # views have no bytes of their own
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
         self._small_bytes += int((nbytes * (small[plan] & (ops["alloc_id"] == 0))).sum())
         return scope, phase
+
+    def _groups(self, ops: schema.Columns, scope: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the names of the tallies, each with what it counts op events by: string ids of ops, scopes, ..."""
+        yield "op", self.catalog.op[ops["plan"]]
+        yield "scope", scope
+        yield "line", self.catalog.line[ops["context"]]
+        yield "shape", self.catalog.shape[ops["plan"]]
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
         """Store and return the tape to show and the newest tape, each None if unchanged (see `Backwards.news`)."""
@@ -347,8 +356,8 @@ class Live(Run):
         return min(1.0, self.session.share() + self._frame_ns / max(1, clock() - self.session.started))
 
     def _tables(self) -> Arrays:
-        """Return the tables of ops and of scopes as columns."""
-        found: Arrays = self.tallies["op"].columns("op") | self.tallies["scope"].columns("scope")
+        """Return the tables of ops, scopes, lines and shapes as columns."""
+        found: Arrays = dict(pair for name, tally in self.tallies.items() for pair in tally.columns(name).items())
         if "op.name" in found:
             found["op.family"] = joined(found["op.name"], self.catalog.op, self.catalog.family)
         return found

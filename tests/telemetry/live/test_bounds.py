@@ -17,7 +17,7 @@ from flnb_telemetry.live.bars import COUNT
 from flnb_telemetry.live.ring import Ring
 from flnb_telemetry.live.threads import KINDS, Key
 from flnb_telemetry.live.timeline import THREADS, LiveTimeline
-from flnb_telemetry.live.view import OTHERS, Live
+from flnb_telemetry.live.view import GROUPS, Live
 
 import flnb
 from tests.telemetry.live.test_threads import trained
@@ -166,7 +166,7 @@ def test_threads_that_have_ended_are_left_out_when_there_are_many(live: Live) ->
 
 
 def test_of_many_scopes_the_short_ones_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flnb_telemetry.live.view.SCOPES", 16)
+    monkeypatch.setattr("flnb_telemetry.live.view.ROWS", 16)
     found = Live("scopes")
     found.begin()
     with flnb.record() as run:
@@ -181,6 +181,6 @@ def test_of_many_scopes_the_short_ones_are_one(monkeypatch: pytest.MonkeyPatch) 
     assert code == "u32"
     names = np.frombuffer(buffer, np.uint32, count, first).tolist()
     assert len(names) <= 16
-    assert OTHERS in [content["strings"]["items"][name] for name in names]
+    assert GROUPS["scope"] in [content["strings"]["items"][name] for name in names]
     code, first, count = content["arrays"]["scope.count"]
     assert np.frombuffer(buffer, np.float64, count, first).sum() == len(run.table("op")["t0"])

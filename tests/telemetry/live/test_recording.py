@@ -11,6 +11,7 @@ import pytest
 from flnb_telemetry import load_run, record, schema
 from flnb_telemetry.live import recording as liverecording
 from flnb_telemetry.live.recording import LiveRecording
+from flnb_telemetry.live.view import GROUPS
 
 import flnb
 from tests.browser.stage import remembered
@@ -96,7 +97,7 @@ def test_the_first_frame_holds_what_the_recording_says(new_browser: Any, program
         simulate(program, 12, np.random.default_rng(1))
     browser = new_browser()
     content = browser.take(next(LiveRecording(run).frames()))
-    for table, rows in ((browser.ops, run.ops), (browser.scopes, run.ops.by("scope"))):
+    for table, rows in ((browser.ops, run.ops), *((getattr(browser, f"{key}s"), run.ops.by(key)) for key in GROUPS)):
         figures = ("count", "total", "p99", "max", "bytes")
         assert {name: [row[figure] for figure in figures] for name, row in table.items()} == {
             row.key[0]: [getattr(row, figure) for figure in figures] for row in rows

@@ -13,7 +13,7 @@ import pytest
 from flnb_telemetry import bus, log, pump, record, schema, step
 from flnb_telemetry.live.memory import EVENTS, FINISHED, POINTS
 from flnb_telemetry.live.recording import LiveRecording
-from flnb_telemetry.live.view import Live, packed
+from flnb_telemetry.live.view import GROUPS, Live, packed
 from flnb_telemetry.tally import WORST
 
 
@@ -31,7 +31,9 @@ def simulate(program: Any, steps: int, rng: Any) -> None:
                     category = schema.CATEGORIES[int(rng.integers(0, 7))]
                     block = program.alloc(address, size, size - 12, segment=10 + i, category=category)
                     held[block] = (address, size)
-                    node = program.forward(f"op{k % 5}", node, spent=int(rng.lognormal(8, 1)), block=block)
+                    line, shape = f"train.py:{k % 3}: y = f({k % 3})" if k % 4 else "", (k % 3 + 1, 8)
+                    spent = int(rng.lognormal(8, 1))
+                    node = program.forward(f"op{k % 5}", node, spent=spent, block=block, line=line, shape=shape)
                     if k % 4 == 3:
                         program.resize(10 + i, (10 + i) << 24, (1 << 24) - 4096 * k)
             if rng.random() < 0.5:
@@ -81,7 +83,9 @@ def test_frames_add_up_to_what_the_recording_says(
     told = dict(zip(frees["alloc_id"].tolist(), (frees["t"] - live.start) / 1e9, strict=True))
     assert browser.freed
     assert {number: told[number] for number in browser.freed} == pytest.approx(browser.freed)
-    for table, rows in ((browser.ops, run.ops), (browser.scopes, run.ops.by("scope"))):
+    assert set(browser.lines) == {"", *(f"train.py:{k}: y = f({k})" for k in range(3))}
+    assert set(browser.shapes) == {"8×8", "1×8", "2×8", "3×8"}
+    for table, rows in ((browser.ops, run.ops), *((getattr(browser, f"{key}s"), run.ops.by(key)) for key in GROUPS)):
         assert table.keys() == {row.key[0] for row in rows}
         for row in rows:
             got = table[row.key[0]]

@@ -18,6 +18,9 @@ export interface OpRow {
   history: readonly number[];
 }
 
+/** What ops are added up by, beside their names. */
+export type Grouping = "scope" | "kernel" | "line" | "shape";
+
 const HISTORY = 48;
 
 export class OpRows {
@@ -30,7 +33,7 @@ export class OpRows {
   }
 
   /** A frame's table; `steps` have been made by then. */
-  rows(columns: Record<string, Column>, prefix: "op" | "scope" | "kernel", steps: number): OpRow[] {
+  rows(columns: Record<string, Column>, prefix: "op" | Grouping, steps: number): OpRow[] {
     const column = (name: string): Column => columns[`${prefix}.${name}`] ?? new Float64Array(0);
     const [names, families, counts, totals] = [column("name"), column("family"), column("count"), column("total")];
     const [p99, max, bytes] = [column("p99"), column("max"), column("bytes")];

@@ -6,7 +6,7 @@ import { atLeast, bytes, count, duration, durationText, exactBytes, integer, mea
 import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, type SortKey } from "./sorting.ts";
-import type { OpRow } from "./oprows.ts";
+import type { Grouping, OpRow } from "./oprows.ts";
 import { chooseRows, SortHeads, stopAt } from "./table.ts";
 import { spark } from "./spark.ts";
 import { StepOps } from "./opstep.ts";
@@ -14,8 +14,14 @@ import { kernelParts } from "./kernelparts.ts";
 import { baseOp, type Selection, selectionOfKernel, selectionOfNode, selectsNode } from "./selection.ts";
 import type { Cell, DataTable, View, ViewContext } from "./view.ts";
 
-type Grouping = "op" | "kernel" | "scope";
-const HEADS = { op: "Op", kernel: "Kernel", scope: "Scope" } as const;
+type By = "op" | Grouping;
+const HEADS: Readonly<Record<By, string>> = { op: "Op", kernel: "Kernel", scope: "Scope", line: "Line", shape: "Shape" };
+/** Rows of ops and kernels have the colour of their family; other rows are of many families. */
+const coloured = (by: By): boolean => by === "op" || by === "kernel";
+/** The place in "In [5]:14: y = x * w"; the whole of other names. */
+const placeOf = (line: string): string => /^.*?:\d+(?=: |$)/.exec(line)?.[0] ?? line;
+/** A row's name on screen. */
+const nameIn = (by: By, name: string): string => (by === "line" ? placeOf(name) : name) || { scope: "(outside of scopes)", line: "(unknown line)" }[by as string] || "(unknown)";
 interface ColumnOf { key: SortKey; title: string; wide?: boolean; full?: boolean }
 
 const columns: readonly ColumnOf[] = [
@@ -64,10 +70,11 @@ class Row {
     this.element.append(h("td", { class: `fl-sparkcell ${wide}`.trim() }, this.spark));
   }
 
-  update(row: OpRow, largest: number, colour: string, lower: boolean, grouping: Grouping): void {
-    setText(this.name, row.name || (grouping === "scope" ? "(outside of scopes)" : "(unknown)"));
+  update(row: OpRow, largest: number, colour: string, lower: boolean, by: By): void {
+    setText(this.name, nameIn(by, row.name));
+    if (by === "line") this.name.title = row.name;
     if (this.swatch.style.background !== colour) this.swatch.style.background = colour;
-    this.swatch.hidden = grouping === "scope";
+    this.swatch.hidden = !coloured(by);
     setText(this.cells.count, integer(row.count));
     setQuantity(this.cells.total, atLeast(duration(row.total), lower));
     setQuantity(this.cells.mean, duration(row.count ? mean(row) : null));
@@ -77,7 +84,7 @@ class Row {
     setQuantity(this.shareText, percent(row.share));
     const width = `${((largest ? row.share / largest : 0) * 100).toFixed(1)}%`;
     if (this.bar.style.width !== width) this.bar.style.width = width;
-    const fill = grouping !== "scope" ? colour : "var(--fl-dim)";
+    const fill = coloured(by) ? colour : "var(--fl-dim)";
     if (this.bar.style.background !== fill) this.bar.style.background = fill;
   }
 }
@@ -96,7 +103,7 @@ class Ops implements View {
     this.render(performance.now());
   });
   private readonly rows = new Map<string, Row>();
-  private grouping: Grouping = "op";
+  private grouping: By = "op";
   private pointed = false;
   private reorder = true;
   private drawn = "";
@@ -111,7 +118,7 @@ class Ops implements View {
     this.full = full;
     this.step = new StepOps(context);
     this.panel = new Panel("Ops");
-    this.panel.tools.append(segmented<Grouping>("Group by", [["op", "Op"], ["kernel", "Kernel"], ["scope", "Scope"]], "op", (grouping) => {
+    this.panel.tools.append(segmented("Group by", Object.entries(HEADS) as [By, string][], "op", (grouping) => {
       this.grouping = grouping;
       this.heads.rename("name", HEADS[grouping]);
       this.restart();
@@ -232,15 +239,20 @@ class Ops implements View {
     this.tight = level;
   }
 
-  private get shownRows(): readonly OpRow[] {
+  private rowsBy(by: By): readonly OpRow[] {
     const { store } = this.context;
-    return { op: store.ops, kernel: store.kernels, scope: store.scopes }[this.grouping];
+    return { op: store.ops, kernel: store.kernels, scope: store.scopes, line: store.lines, shape: store.shapes }[by];
+  }
+
+  private get shownRows(): readonly OpRow[] {
+    return this.rowsBy(this.grouping);
   }
 
   private selects(row: OpRow): boolean {
     const { selection } = this.context.store;
     if (!selection) return false;
     if (this.grouping === "kernel") return selection.kernel === row.name;
+    if (this.grouping === "line" || this.grouping === "shape") return selection[this.grouping] === row.name;
     if (this.grouping === "scope") return selection.kind !== "op" && selection.scope === row.name;
     return selection.kind === "op" ? selection.op === row.name : selection.op !== undefined && selection.op === row.name;
   }
@@ -250,7 +262,7 @@ class Ops implements View {
     if (name === undefined) return;
     const { store, actions } = this.context;
     const { selection } = store;
-    if (selection?.kind === this.grouping && selection.label === name) actions.select(null);
+    if (selection?.kind === this.grouping && selection[this.grouping] === name) actions.select(null);
     else actions.select(this.selectionOf(name));
     this.drawn = "";
     this.render(performance.now());
@@ -259,6 +271,8 @@ class Ops implements View {
   private selectionOf(name: string): Selection {
     if (this.grouping === "scope") return { kind: "scope", label: name, scope: name };
     if (this.grouping === "kernel") return selectionOfKernel(this.context.store, name);
+    if (this.grouping === "line") return { kind: "line", label: nameIn("line", name), line: name };
+    if (this.grouping === "shape") return { kind: "shape", label: name, shape: name };
     return { kind: "op", label: name, op: name, ...(name !== baseOp(name) ? { phase: "backward" as const } : {}) };
   }
 
@@ -296,9 +310,9 @@ class Ops implements View {
     if (key === this.sideDrawn || (this.sideDrawn && side.matches(":hover") && this.sideDrawn.split(" ")[0] === String(store.versions.view))) return;
     this.sideDrawn = key;
     const kernel = selection?.kernel === undefined ? undefined : store.kernelInfos.find(({ name }) => name === selection.kernel);
-    const scope = selection?.kind === "scope";
-    const name = kernel?.name ?? (scope ? selection.scope : selection?.op);
-    const row = name === undefined ? undefined : (kernel ? store.kernels : scope ? store.scopes : store.ops).find((candidate) => candidate.name === name);
+    const by: By = kernel ? "kernel" : selection?.kind === "scope" || selection?.kind === "line" || selection?.kind === "shape" ? selection.kind : "op";
+    const name = selection?.[by];
+    const row = name === undefined ? undefined : this.rowsBy(by).find((candidate) => candidate.name === name);
     if (!row) {
       side.replaceChildren(nothing(selection ? "The selection has no row in this table." : "Click a row for its exact numbers and its places on the tape."), ...this.step.elements(), this.legend());
       return;
@@ -314,10 +328,11 @@ class Ops implements View {
     const stepCount = store.steps.length + store.steps.evicted;
     if (stepCount) facts.add("A step", durationText(row.total / stepCount), `${text(count(row.count / stepCount))} calls`);
     facts.add("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
-    const about = scope ? "scope" : kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : familyLabels[row.family] ?? row.family;
-    const head = title(row.name, about, ...(scope ? [] : [this.swatch(row.family)]));
+    const about = kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : by === "op" ? familyLabels[row.family] ?? row.family : by;
+    const source = by === "line" ? row.name.slice(placeOf(row.name).length + 2) : "";
+    const head = title(nameIn(by, row.name), source || about, ...(coloured(by) ? [this.swatch(row.family)] : []));
     if (kernel) return side.replaceChildren(head, facts.list, ...kernelParts(theme, store, kernel), ...this.step.elements());
-    side.replaceChildren(head, facts.list, ...(scope ? [] : [this.opener(row.name)]), ...this.places(), ...this.step.elements());
+    side.replaceChildren(head, facts.list, ...(by === "op" ? [this.opener(row.name)] : []), ...this.places(by), ...this.step.elements());
   }
 
   /** The button that opens the last recorded call of an op in a cell. */
@@ -331,7 +346,7 @@ class Ops implements View {
   }
 
   /** Tape nodes that belong to the selection, each a way to select it. */
-  private places(): HTMLElement[] {
+  private places(by: By): HTMLElement[] {
     const { store, actions } = this.context;
     const { tape } = store;
     if (!tape) return [];
@@ -341,7 +356,7 @@ class Ops implements View {
     const list = rowList(nodes.slice(0, 60).map((node) => {
       const [plan, context] = [store.plan(node.plan), store.context(node.context)];
       return rowButton(() => actions.select(selectionOfNode(store, node, tape)), plan ? `${plan.op} ${shapeText(plan.shape)}` : "",
-        store.selection?.kind === "scope" ? plan?.op ?? "" : context?.scope || "(outside of scopes)", durationText(backward ? node.backward_ns : node.forward_ns));
+        by !== "op" ? plan?.op ?? "" : context?.scope || "(outside of scopes)", durationText(backward ? node.backward_ns : node.forward_ns));
     }));
     return [section(`On the tape of step ${integer(tape.step)}${backward ? ", backward" : ""}`), list];
   }

@@ -1,6 +1,6 @@
 /** The ops of the step under the time cursor: asked of the kernel once for each step. */
 
-import { h } from "./dom.ts";
+import { h, nothing } from "./dom.ts";
 import { durationText, integer } from "./format.ts";
 import type { TimelineMessage } from "./protocol.ts";
 import type { ViewContext } from "./view.ts";
@@ -39,7 +39,7 @@ export class StepOps {
     if (this.step === null) return [];
     const { found } = this;
     const title = h("div", "fl-section fl-stepops", `In step ${integer(this.step)}, under the cursor`);
-    const say = (what: string): HTMLElement[] => [title, h("div", "fl-sub", what)];
+    const say = (what: string): HTMLElement[] => [title, nothing(what)];
     if (found?.saved) return say("A saved page has no ops of single steps: open the recording with flnb.view.");
     if (!found?.ops) return say("The kernel has not answered yet.");
     const { rows, complete } = found.ops;
@@ -49,6 +49,6 @@ export class StepOps {
     for (const [op, count, ns] of rows.slice(0, SHOWN)) {
       list.append(h("dt", { class: "fl-code", title: op }, op), h("dd", {}, `${integer(count)} × `, h("span", "fl-exact", durationText(ns))));
     }
-    return [title, list, ...(rows.length > SHOWN ? [h("div", "fl-sub", `and ${integer(rows.length - SHOWN)} other ops`)] : [])];
+    return [title, list, ...(rows.length > SHOWN ? [nothing(`and ${integer(rows.length - SHOWN)} other ops`)] : [])];
   }
 }

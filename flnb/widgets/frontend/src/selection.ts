@@ -1,5 +1,6 @@
 /** What is selected, and what of the run belongs to it: the same answer in every view. */
 
+import { shape as shapeText } from "./format.ts";
 import type { Phase, Tape, TapeGroup, TapeNode } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
@@ -8,7 +9,7 @@ import type { Store } from "./store.ts";
  * `kind` says what was clicked; views mark what matches with `selectsBlock` and `selectsNode`.
  */
 export interface Selection {
-  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "hole" | "step" | "collective" | "task" | "kernel";
+  kind: "op" | "scope" | "node" | "nodes" | "leaf" | "block" | "segment" | "hole" | "step" | "collective" | "task" | "kernel" | "line" | "shape";
   label: string;
   /** First and last id of a row of tape nodes, and the key of their group. */
   nodes?: readonly [number, number];
@@ -29,6 +30,9 @@ export interface Selection {
   bucket?: number;
   /** The name of a kernel that computes several ops. */
   kernel?: string;
+  /** The user's line with its text, as contexts have it; the shape of results, as tables show it. */
+  line?: string;
+  shape?: string;
   /** Of a launch or copy of a device: its number. */
   task?: number;
   t?: number;
@@ -73,6 +77,13 @@ export function selectionOfNode(store: Store, node: TapeNode, tape: Tape): Selec
   };
 }
 
+/** Whether an op of this plan and context ran at the selected line, or has a result of the selected shape. */
+export function ranAt(store: Store, plan: number, context: number, { kind, line, shape }: Selection): boolean {
+  if (kind === "line") return (store.context(context)?.line ?? "") === line;
+  const own = store.plan(plan)?.shape;
+  return own !== undefined && shapeText(own) === shape;
+}
+
 /** Whether the block in this row belongs to the selection. */
 export function selectsBlock(store: Store, row: number, selection = store.selection): boolean {
   if (!selection) return false;
@@ -84,6 +95,7 @@ export function selectsBlock(store: Store, row: number, selection = store.select
     case "node": case "leaf": return selection.node !== undefined && selection.node !== 0 && lifetimes.node[row] === selection.node;
     case "op": return selection.op !== undefined && store.plan(lifetimes.plan[row]!)?.op === selection.op;
     case "scope": return inScope(store.context(lifetimes.context[row]!)?.scope, selection.scope);
+    case "line": case "shape": return ranAt(store, lifetimes.plan[row]!, lifetimes.context[row]!, selection);
     case "step": return selection.step !== undefined && store.stepAt(lifetimes.start[row]!) === selection.step;
     case "hole": case "collective": case "task": case "kernel": return false;
   }
@@ -103,6 +115,7 @@ export function selectsNode(store: Store, node: TapeNode, selection = store.sele
     case "op":
       return selection.op !== undefined && (store.plan(node.plan)?.op === baseOp(selection.op) || nodesOfOp(store, selection.op).has(node.id));
     case "scope": return inScope(store.context(node.context)?.scope, selection.scope);
+    case "line": case "shape": return ranAt(store, node.plan, node.context, selection);
     default: return false;
   }
 }

@@ -37,6 +37,9 @@ export class Store extends Attention {
   counters: Counters | null = null;
   ops: readonly OpRow[] = [];
   scopes: readonly OpRow[] = [];
+  /** The times of ops by the user's line, and by the shape of their results. */
+  lines: readonly OpRow[] = [];
+  shapes: readonly OpRow[] = [];
   /** Kernels that compute several ops, in the table of ops and with what they consist of, by their names. */
   kernels: readonly OpRow[] = [];
   readonly kernelInfos: KernelInfo[] = [];
@@ -246,6 +249,8 @@ export class Store extends Attention {
     const steps = this.steps.length + this.steps.evicted;
     if (columns["op.name"]) this.ops = this.tables.rows(columns, "op", steps);
     if (columns["scope.name"]) this.scopes = this.tables.rows(columns, "scope", steps);
+    if (columns["line.name"]) this.lines = this.tables.rows(columns, "line", steps);
+    if (columns["shape.name"]) this.shapes = this.tables.rows(columns, "shape", steps);
     takeKernels(this, frame, steps);
     if (columns["op.name"] || columns["scope.name"]) this.versions.ops++;
     if (head.keyframe || columns["alloc.id"] || columns["free.id"] || columns["segment.id"] || columns["release.id"] || columns["memory.t"] || columns["locked.t"] || columns["released.t"]) {
@@ -269,7 +274,7 @@ export class Store extends Attention {
   }
 
   private reset(): void {
-    this.ops = this.scopes = this.kernels = this.exchanges = [];
+    this.ops = this.scopes = this.lines = this.shapes = this.kernels = this.exchanges = [];
     this.kernelInfos.length = 0;
     this.steps.clear();
     this.metrics.clear();

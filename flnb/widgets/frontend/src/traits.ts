@@ -17,7 +17,7 @@ const same = (one: unknown, two: unknown): boolean => JSON.stringify(one ?? null
 /** A selection as a program writes it: without a kind it selects nothing, without a label its most particular name is one. */
 const named = (selection: unknown): Selection | null => {
   const one = selection as Selection | null;
-  return one?.kind ? { ...one, label: one.label ?? one.kernel ?? one.op ?? one.scope ?? one.kind } : null;
+  return one?.kind ? { ...one, label: one.label ?? one.kernel ?? one.op ?? one.scope ?? one.line ?? one.shape ?? one.kind } : null;
 };
 
 /** Whether a cursor can be set: the data is there and, of a recording that has ended, all of it, since it then opens at its peak. */

@@ -303,7 +303,8 @@ export class MemoryDetails {
     this.facts.add("Holds now", bytesText(size), rows.length === 1 ? "in 1 block" : `in ${integer(rows.length)} blocks`);
     for (const category of [...categoryOrder].reverse()) if (perCategory[category]! > 0) this.facts.add(categoryLabels[category]!, bytesText(perCategory[category]!));
     const some = rows.length > 0 ? [section(rows.length > 40 ? "Its largest blocks" : "Its blocks"), this.blocks(rows.slice(0, 40))] : [];
-    const where = selection.kind === "op" ? "op" : selection.kind === "scope" ? "scope" : selection.kind === "leaf" ? "parameter" : "tape node";
+    const { kind } = selection;
+    const where = kind === "op" || kind === "scope" || kind === "line" || kind === "shape" ? kind : kind === "leaf" ? "parameter" : "tape node";
     this.element.replaceChildren(this.head(selection.label, `${where} · allocations at the cursor`), pairs, ...some, this.links("op", "tape"));
   }
 }

@@ -6,7 +6,7 @@ import { durationText, integer } from "../format.ts";
 import { familyNames } from "../palette.ts";
 import type { KernelInfo, TimelineEvent, TimelineRow } from "../protocol.ts";
 import { familyOfKernel } from "../sections.ts";
-import { baseOp, inScope, type Selection } from "../selection.ts";
+import { baseOp, inScope, ranAt, type Selection } from "../selection.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
@@ -144,7 +144,7 @@ export class ThreadLanes {
   }
 }
 
-const LIT: readonly Selection["kind"][] = ["op", "scope", "kernel", "node", "nodes"];
+const LIT: readonly Selection["kind"][] = ["op", "scope", "kernel", "node", "nodes", "line", "shape"];
 /** The op, scope, kernel, tape node or group of nodes whose bars stand out: one that was selected in another view. What is selected here is one bar, and has a time. */
 export const litOf = ({ selection }: Store): Selection | null =>
   selection && selection.t === undefined && LIT.includes(selection.kind) ? selection : null;
@@ -152,7 +152,7 @@ export const litOf = ({ selection }: Store): Selection | null =>
 /** What decides which bars are faint. */
 export const markedBy = (store: Store): string => {
   const lit = litOf(store);
-  return JSON.stringify([store.search, lit?.kind, lit?.label, lit?.scope, lit?.group, store.marks?.group]);
+  return JSON.stringify([store.search, lit?.kind, lit?.label, lit?.scope, lit?.line, lit?.group, store.marks?.group]);
 };
 
 /** Bars of a tape node's op in its scope stand out, in every step; merged ones do not say which node they are of. */
@@ -166,6 +166,7 @@ function isLit(store: Store, lit: Selection, plan: number, context: number): boo
       return marks?.group === lit.group && op !== undefined
         && (store.context(context)?.phase === "backward" ? marks!.scopes.has(scope) : marks!.contexts.has(context) && marks!.ops.has(baseOp(op)));
     }
+    case "line": case "shape": return ranAt(store, plan, context, lit);
     case "node": return op !== undefined && baseOp(op) === lit.op && scope === lit.scope;
     default: return inScope(scope, lit.scope);
   }
