@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import palette, quantity, schema, tables
 from flnb_telemetry.safe_text import WHOLE, html_text
 from flnb_telemetry.tables import Markup
 
-from flnb.dispatch.source_lines import is_own
 from flnb.memory_lab import report_text
 from flnb.show.remedying import action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from flnb.interface.memory import BlockState, OutOfMemoryError
+    from flnb.interface.memory import BlockState
     from flnb.memory_lab.postmortem import Blocker, Postmortem
     from flnb.memory_lab.remedies import Remedies, Remedy
 
@@ -73,40 +71,6 @@ def postmortem_html(report: Postmortem) -> str:
     return f"{style}{page}{script if report.remedies.rows else ''}"
 
 
-def show_error(shell: Any, kind: type[BaseException], error: OutOfMemoryError, trace: TracebackType) -> list[str]:
-    """Show the report of an out-of-memory error that ended a cell, and a traceback with the user's frames only.
-
-    In a notebook the report comes first, so that it is seen without scrolling; in a terminal it comes last. `%tb` still
-    shows all frames and `%debug` enters them. This is a handler for IPython's `set_custom_exc`.
-
-    Returns:
-        The lines of the traceback.
-    """
-    from IPython.display import display
-
-    notebook = hasattr(shell, "kernel")
-    report = error.report if error.shortage is not None else None
-    if report is not None and notebook:
-        display(report)  # type: ignore[no-untyped-call]
-    kept, left_out = users_frames(trace)
-    cause, bare = error.__cause__, error.__suppress_context__
-    if isinstance(cause, MemoryError):  # of the device, whose text is part of this error's
-        error.__cause__ = None
-    try:
-        lines: list[str] = shell.InteractiveTB.structured_traceback(kind, error, kept, tb_offset=0)
-    finally:
-        error.__cause__, error.__suppress_context__ = cause, bare
-    if left_out:
-        lines.append(f"({left_out} frames of flnb and IPython left out: %tb shows all)")
-    shell._get_exc_info((kind, error, trace))  # keeps them for %tb and %debug
-    shell._showtraceback(kind, error, lines)
-    if report is not None and not notebook:
-        display(report)  # type: ignore[no-untyped-call]
-    if shell.call_pdb:
-        shell.debugger(force=True)
-    return lines
-
-
 def show_after(result: Any) -> None:
     """Show the report if a cell ran out of memory, in shells where another library handles exceptions.
 
@@ -117,25 +81,6 @@ def show_after(result: Any) -> None:
     error = result.error_in_exec
     if error.shortage is not None:
         display(error.report)  # type: ignore[no-untyped-call]
-
-
-def users_frames(trace: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """Return a traceback without frames of flnb and IPython, and how many were removed."""
-    import IPython
-
-    ipython = str(Path(IPython.__file__).parent)
-    frames = []
-    step = trace
-    while step is not None:
-        frames.append(step)
-        step = step.tb_next
-    files = [frame.tb_frame.f_code.co_filename for frame in frames]
-    users = [f for f, name in zip(frames, files, strict=True) if not is_own(name) and not name.startswith(ipython)]
-    kept = None
-    users = users or frames
-    for frame in reversed(users):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return kept, len(frames) - len(users)
 
 
 def _number(name: str, value: str, space: str, unit: str) -> str:

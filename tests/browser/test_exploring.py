@@ -31,6 +31,7 @@ CELLS = [
     'flnb.compare_backends(lambda: flnb.tanh(net(images)), ["numpy", Faulty])',
     "images",
     "net",
+    "flnb.ones((2, 3)) @ flnb.ones((2, 3))",
 ]
 
 
@@ -87,3 +88,14 @@ def test_tensors_and_modules_show_themselves(notebook: Page, screenshots: Path) 
     page.screenshot(path=screenshots / "exploring-dark.png")
     change_theme(page, "Light")  # the next tests find the settings as they were
     assert not page.flnb_errors
+
+
+@pytest.mark.timeout(120)
+def test_an_error_of_flnb_shows_the_line_of_the_cell_alone(notebook: Page) -> None:
+    page = notebook
+    error = page.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]').last
+    error.filter(has_text="frames of flnb and IPython left out: %tb shows all").wait_for()
+    text = error.inner_text()
+    assert "inner extents must agree" in text
+    assert "----> 1 flnb.ones((2, 3)) @ flnb.ones((2, 3))" in text
+    assert "flnb/ops" not in text

@@ -93,7 +93,7 @@ def test_a_cell_that_fails_shows_it_by_a_traceback_of_the_users_frames(
 
 def test_other_errors_and_others_handlers_are_left_alone(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("flnb.show.postmortem.show_error", lambda *about: seen.append(about))
+    monkeypatch.setattr("flnb.show.tracebacks.show_error", lambda *about: seen.append(about))
     monkeypatch.setattr(shell, "_showtraceback", lambda *about: None)
     shell.run_cell("1 / 0")
     assert seen == []
