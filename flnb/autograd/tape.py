@@ -191,7 +191,7 @@ def walk(
             with bus.phase("backward"):
                 _walk_from(under_way, root, tape, finds_own)
         else:
-            outer, context, place = lane.node, lane.base, bus.threads.here
+            outer, context, place = lane.node, lane.context, bus.threads.here
             phase = place.phase
             try:
                 try:  # no `bus.phase`, which takes four times as long

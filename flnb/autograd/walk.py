@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flnb_telemetry import bus
+from flnb_telemetry import bus, intern, schema
 
 from flnb.autograd import explain
 from flnb.autograd.compiled_pulls import BLOCKS, TOLD, compile_pulls
@@ -20,8 +20,9 @@ from flnb.autograd.variable import placed
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.source_lines import fixed, located
 from flnb.dispatch.table import OPS
-from flnb.interface.tape import MARK, PARENTS, PLAN, SAVED, SEQ, Node
+from flnb.interface.tape import CODE, LASTI, MARK, PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
 from flnb.ops.movement import sum_to
 
@@ -64,6 +65,7 @@ class Walk:
         self.arrived: list[tuple[Node, Any]] = []
         self._owned: set[int] = set()  # sums that nothing else refers to, which may be added to in place
         self._lane = bus.lanes.lane if bus.lanes is not None else None
+        self._context = 0 if self._lane is None else intern.contexts.id_of((bus.threads.here.path, schema.BACKWARD))
         plain = not create_graph and cotangent._level is None
         here = state.current()
         self._backend = here.backend
@@ -81,7 +83,8 @@ class Walk:
         around = (
             here, here.table, self.cotangents, self._owned, self.reached, self.leaves, self.own, lane, self.retain
         )  # fmt: skip
-        retain, stops = self.retain, self.stops
+        retain, stops, context = self.retain, self.stops, self._context
+        known = fixed[context]
         plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
 
         def pull(node: Node) -> None:
@@ -90,6 +93,8 @@ class Walk:
             if g is None:  # every path to it was cut
                 return
             plan, parents = node[0], node[1]
+            if lane is not None:
+                lane.context = known.get(id(node[4]) + node[5]) or located(context, node[4], node[5], fixed)
             compiled = plan.compiled
             if compiled is None and parents is not None:
                 compiled = compile_pulls(plan, node[6:])
@@ -187,7 +192,7 @@ class Walk:
             explain.check_unwritten(node)
         saved, watch = node[SAVED:], self._statistics
         if self._lane is not None:
-            self._lane.node = seq
+            self._lane.node, self._lane.context = seq, located(self._context, node[CODE], node[LASTI], fixed)
         seen = watch is not None and watch.left > 0 and watch.see(node, g._data, saved)
         if not self.retain:
             empty(node)

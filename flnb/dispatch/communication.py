@@ -17,6 +17,7 @@ from zlib import crc32
 
 from flnb_telemetry import bus, intern
 
+from flnb.dispatch import source_lines
 from flnb.dispatch.board import CALLS, GAVE_UP, LEFT, Board
 from flnb.dispatch.calls import Call, described
 from flnb.dispatch.groups import Group, abandon, current, usable_group
@@ -124,7 +125,8 @@ class Pending:
     """A started operation: `test` polls it, `wait` waits for its end."""
 
     __slots__ = (
-        "_asked", "_begun", "_bucket", "_buffers", "_call", "_communicator", "_group", "_over", "_peer", "_seq",
+        "_asked", "_begun", "_bucket", "_buffers", "_call", "_communicator", "_context", "_group", "_over", "_peer",
+        "_seq",
         "_work",
     )  # fmt: skip
 
@@ -132,7 +134,7 @@ class Pending:
         self, communicator: Communicator, group: Group, call: Call, arguments: Any, bucket: int = -1, holds: str = ""
     ) -> None:
         self._communicator, self._group, self._call, self._over = communicator, group, call, False
-        self._bucket, self._asked = bucket, 0
+        self._bucket, self._asked, self._context = bucket, 0, 0
         self._buffers = arguments  # mpi4py does not refer to all of them
         board = communicator.board
         if communicator.arriving is not None:
@@ -148,7 +150,8 @@ class Pending:
             if lane.ident != get_ident():
                 lane = lanes.lane
             held = intern.strings.id_of(holds) if holds else 0
-            lane.pending += (call.begins, begun, seq, group.number, held, 0, bucket, lane.context)
+            self._context = context = source_lines.here(lane.context)
+            lane.pending += (call.begins, begun, seq, group.number, held, 0, bucket, context)
         if board is not None and call.numbered:
             board.enter(seq, call.text, call.key)
             if not board.agrees(seq, call.key):
@@ -283,7 +286,7 @@ class Pending:
             lane = lanes.last
             if lane.ident != get_ident():
                 lane = lanes.lane
-            now, number, context = clock(), self._group.number, lane.context
+            now, number, context = clock(), self._group.number, self._context or lane.context
             lane.pending += (call.ends, self._begun, now, seq, number, 0, self._bucket, context)
             if self._asked:
                 lane.pending += (call.waits, self._asked, now, seq, number, 0, 0, context)

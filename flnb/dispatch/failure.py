@@ -99,7 +99,7 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
         emit_leaves_above(lane, inputs)
         parents = [node[2] for node in (getattr(x, "_node", None) for x in inputs) if node is not None]
         code = schema.OP_FAILED | intern.plans.id_of(about) << schema.PLAN_SHIFT
-        lane.emit(code, clock(), message, lane.node, lane.context, *[*parents, 0, 0][:2])
+        lane.emit(code, clock(), message, lane.node, source_lines.here(lane.context), *[*parents, 0, 0][:2])
 
 
 def _brief(x: Any) -> str:

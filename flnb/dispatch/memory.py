@@ -18,7 +18,7 @@ from weakref import WeakSet
 import numpy as np
 from flnb_telemetry import bus, intern, schema
 
-from flnb.dispatch import state
+from flnb.dispatch import source_lines, state
 from flnb.dispatch.freeing import OwnerReference, append_dropped, drain, free_own, give_up, next_id, release
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.shortage import out_of_memory
@@ -96,7 +96,8 @@ def allocate(
                 ledger.peak = allocated
         if lane is not None:
             code, segment = _ALLOC | category << 8 | plan_code & _KEEP_CODE, block.segment.id
-            lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, lane.context)
+            context = lane.context if plan_code else source_lines.here(lane.context)
+            lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, context)
         if dropped:  # blocks of other managers, whose locks are not taken while this manager's is held
             drain()
         if make is None:

@@ -1,7 +1,8 @@
 """Locations in the user's program: a code object and the offset of an instruction, which determine file and line.
 
 Determining a location takes about 0.15 us, because no line is looked up and no frame is stored. Frames of flnb are
-skipped.
+skipped. In events, the line is part of the context (`flnb_telemetry.intern.Context`), whose number `sites` stores by
+location.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 __all__ = [
-    "Line", "caller", "creation_stacks", "interned", "is_own", "is_users", "lines", "outside", "own", "site", "where",
+    "Line", "caller", "creation_stacks", "fixed", "here", "interned", "is_own", "is_users", "lines", "located",
+    "outside", "own", "pinned", "site", "sites", "where",
 ]  # fmt: skip
 
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
@@ -110,8 +112,8 @@ def user_frames(frame: FrameType | None) -> list[tuple[CodeType, int]]:
 class creation_stacks:
     """Choose whether nodes store the user's whole call stack (``"full"``) or one line (``"line"``, the default).
 
-    While ``"full"`` is chosen, recordings store the stack of every event, too; `flnb.record(stacks=True)` makes the
-    same choice for its block. Frames of flnb and of installed libraries are left out.
+    The choice also applies to recorded ops, allocations and collectives; `flnb.record(stacks=True)` makes it for its
+    block. Frames of flnb and of installed libraries are left out.
 
     The choice applies to all threads; as a context manager it is restored at the end of the block. Whole stacks take
     about 1 us per op, and memory.
@@ -141,14 +143,87 @@ class creation_stacks:
 
 def _set(full: bool) -> None:
     """Switch between whole stacks (``full``) and one line, both for nodes and for events."""
-    from flnb_telemetry import pump
-    from flnb_telemetry.lane import Lane
-
-    from flnb.dispatch.stack_lanes import StackLane
-
     own.full = full
     own.clear()
-    pump.use_lanes(StackLane if full else Lane)
+
+
+class _Known(dict[Any, int]):
+    """The contexts that differ from the context ``plain`` in the user's line only, by location.
+
+    The key of a location is ``id(code) + offset``, an address inside of the code object, which `_located` keeps alive.
+    The key of a call stack is the tuple of the ids of its code objects and its offsets.
+    """
+
+    def __init__(self, plain: int) -> None:
+        self.plain = plain
+
+
+class _Fixed(_Known):
+    """Stands for `_Known` if the context has a line that ops must not replace; ``number`` is the context's own."""
+
+    def __init__(self, plain: int, number: int) -> None:
+        super().__init__(plain)
+        self.number = number
+
+    def get(self, *_: Any) -> int:
+        return self.number
+
+
+class _Sites(dict[int, _Known]):
+    """A dict from a context, with or without a line, to its `_Known`."""
+
+    def __missing__(self, context: int) -> _Known:
+        place = intern.contexts.items[context]
+        plain = intern.contexts.id_of(place._replace(line="")) if place.line else context
+        self[context] = found = _Known(context) if plain == context else self[plain]
+        return found
+
+
+sites = _Sites()
+"""Contexts with the line of the op that is running."""
+fixed = _Sites()
+"""Contexts with the line of an earlier op, for which other ops run now: its gradient's, or those that were deferred."""
+_located: list[Any] = []
+MOST = 1 << 16
+"""The largest number of locations in `sites` and `fixed`, which are all discarded then."""
+
+
+def located(context: int, code: Any, lasti: int, among: _Sites = sites) -> int:
+    """Return the number of a context like number ``context``, but with the line, or call stack, of a location.
+
+    With ``among=fixed`` the context is `pinned`.
+    """
+    stack = isinstance(code, tuple)
+    key = tuple([number for c, i in code for number in (id(c), i)]) if stack else id(code) + lasti
+    known = among[context]
+    number = known.get(key)
+    if number is None:
+        if len(_located) >= MOST:
+            for each in (*sites.values(), *fixed.values()):
+                each.clear()  # not the outer dicts: a backward pass may refer to one of their values
+            _located.clear()
+        frames = lines(code, lasti)
+        text = "\nfrom ".join(line.brief for line in frames)
+        number = intern.contexts.id_of(intern.contexts.items[context]._replace(line=text))
+        if stack and frames:
+            intern.stacks[number] = tuple(intern.Frame(line.function, line.file, line.line) for line in frames)
+        if among is fixed:
+            number = pinned(number)
+        _located.append(code)  # before its address becomes a key
+        known[key] = number
+    return number
+
+
+@lru_cache(None)
+def pinned(context: int) -> int:
+    """Return the number of a context equal to number ``context`` whose line stays while ops run elsewhere."""
+    if not intern.contexts.items[context].line:
+        return context
+    number = intern.contexts.append(intern.contexts.items[context])
+    if context in intern.stacks:
+        intern.stacks[number] = intern.stacks[context]
+    sites[number] = fixed[number] = _Fixed(sites[context].plain, number)
+    return number
 
 
 class Line(NamedTuple):
@@ -165,13 +240,21 @@ class Line(NamedTuple):
     source: str
 
     def __str__(self) -> str:
-        file = "cell" if "ipykernel_" in self.file else self.file  # never a temporary path
-        return f"{file}:{self.line}" + (f": {self.source}" if self.source else "")
+        return f"{_cell(self.file) or self.file}:{self.line}" + (f": {self.source}" if self.source else "")
 
     @property
     def brief(self) -> str:
-        """Return the line as text for tables: ``file:line`` without the folder, ``cell:line`` for a notebook cell."""
-        return str(self if "ipykernel_" in self.file else self._replace(file=os.path.basename(self.file)))
+        """Return the line as text for tables: ``file:line`` without the folder, ``In [5]:line`` for a notebook cell."""
+        return str(self if _cell(self.file) else self._replace(file=os.path.basename(self.file)))
+
+
+def _cell(file: str) -> str:
+    """Return the name of a notebook cell by the name of its temporary file, such as "In [5]"; "" for other files."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    named = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    kind, name = (named and named(file)) or ("", "")
+    return f"In [{name[3:-1]}]" if kind == "Cell" else "cell" if "ipykernel_" in file else ""
 
 
 def lines(code: Any, lasti: int) -> list[Line]:
@@ -208,6 +291,11 @@ def note_cut(reason: int, node: int) -> None:
     if bus.lanes is not None:
         code = schema.CUT | reason << schema.AUX_SHIFT
         bus.emit(code, clock(), node, interned(*site()), bus.lanes.lane.context)
+
+
+def here(context: int) -> int:
+    """Return the number of a context like number ``context``, with the line of the user's program running now."""
+    return located(context, *site())
 
 
 @lru_cache(1024)

@@ -14,6 +14,11 @@ from typing import Any, NamedTuple
 __all__ = ["CREATE", "PULL", "RECORD", "SUM", "UPDATE", "Form", "compiled", "entry_text", "function_text"]
 
 
+def _indented(text: str) -> str:
+    """Return text with every line indented by one level."""
+    return "\n".join("    " + line for line in text.splitlines() if line.strip())
+
+
 class Form(NamedTuple):
     """The features on which the generated code of an op depends; ops of equal forms share one text.
 
@@ -83,6 +88,28 @@ if here.grad:
         if lanes is not None:
             note_cuts(plan, ({nodes}))
 """
+LANE = """
+if lanes is not None:
+    lane = lanes.last
+    if lane.ident != get_ident():
+        lane = lanes.lane
+"""
+FRAME = """
+frame = frame_at(1)
+code = frame.f_code
+if own[code.co_filename]:
+    frame = outside(frame)
+    code = frame.f_code
+lasti = frame.f_lasti
+"""
+LINE = """
+outer = lane.context
+lane.context = sites[outer].get(id(code) + lasti) or located(outer, code, lasti)
+"""
+LOCATE = LANE + _indented(FRAME + LINE) + "\n"
+"""Finds the user's line and adds it to the thread's context, from which `RESTORE` removes it after the op."""
+
+RESTORE = "lane.context = outer"
 EMPTY = "here.empty({spec}, here.manager, here.min_block, {plan}.code, {category})"
 """An expression for a new buffer in the manager's memory, and the number of its block."""
 
@@ -117,6 +144,8 @@ try:
     data = {method}({arguments})
 except Exception as error:
     failed(error, {plan}, ({operands}))
+    if lanes is not None:
+        {restore}
     raise
 """
 NUMBER = """
@@ -125,10 +154,8 @@ seq = next_seq() if mask else 0
 EVENT = """
 if lanes is not None:
     t1 = clock()
-    lane = lanes.last
-    if lane.ident != get_ident():
-        lane = lanes.lane
     lane.pending += ({plan}.code, t0, t1, alloc, {node}, lane.context, {edges})
+    {restore}
 """
 MORE_EDGES = """
 if lanes is not None and seq:
@@ -165,13 +192,8 @@ if keep_y:
     {keep_root}
 """
 NODE = """
-frame = frame_at(1)
-code = frame.f_code
-if own[code.co_filename]:
-    frame = source_lines.outside(frame)
-    code = frame.f_code
 mark = here.mark
-node = [plan, {parents}, seq, mark, code, frame.f_lasti, {saved}]
+node = [plan, {parents}, seq, mark, code, lasti, {saved}]
 if mark is not None:
     if here.keep is not None:
         here.keep(node)
@@ -188,13 +210,23 @@ if data is not buffer:
 mark_written(out)
 return out
 """
+
+
+def _run(
+    method: str, arguments: str, operands: str = "", plan: str = "plan", node: str = "lane.node", restore: str = RESTORE
+) -> str:
+    """Return the source that calls a backend's method, given as text like its arguments, and emits the event."""
+    event = EVENT.format(plan=plan, node=node, edges="0, 0", restore=restore)
+    return RUN.format(method=method, arguments=arguments, operands=operands, plan=plan, restore=restore) + event
+
+
 CREATE = (
     f"""
 lanes = bus.lanes
+{LOCATE}
 buffer, alloc = {EMPTY.format(spec="plan.spec", plan="plan", category="category")}
 """
-    + RUN.format(method="here.table[plan.op.index]", plan="plan", operands="", arguments="*arguments, buffer")
-    + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
+    + _run("here.table[plan.op.index]", "*arguments, buffer")
     + "return detached(data, plan.spec)\n"
 )
 SUM = (
@@ -206,19 +238,14 @@ if total._spec.kind is not here.direct:
 plan = add.plans.get((total._spec, term._spec)) or plan_for(add, (total, term), (), here)[0]
 lanes, alloc = bus.lanes, 0
 """
-    + RUN.format(
-        method="here.table[add.index]",
-        plan="plan",
-        operands="total, term",
-        arguments="total._data, term._data, total._data",
-    )
-    + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
-    + "total._data = data\n"
+    + LANE
+    + _run("here.table[add.index]", "total._data, term._data, total._data", "total, term", restore="pass")
+    + """
+total._data = data
+"""
 )
 UPDATE = (
-    "lanes, alloc = bus.lanes, 0\n"
-    + RUN.format(method="kernel", plan="plan", operands="*tensors, ", arguments="*[x._data for x in tensors], *numbers")
-    + EVENT.format(plan="plan", node="lane.node", edges="0, 0")
+    "lanes, alloc = bus.lanes, 0\n" + LOCATE + _run("kernel", "*[x._data for x in tensors], *numbers", "*tensors, ")
 )
 PULL = (
     f"""
@@ -235,11 +262,13 @@ if pull.weight >= here.min_block:
         if number:
             alloc = number
 """
-    + RUN.format(method="kernel", plan="pull", operands="", arguments="g, *saved, *plan.attributes, out=outs")
-    + EVENT.format(plan="pull", node="seq", edges="0, 0")
-    + "return data\n"
+    + LANE
+    + _run("kernel", "g, *saved, *plan.attributes, out=outs", plan="pull", node="seq", restore="pass")
+    + """
+return data
+"""
 )
-RECORD = NODE.format(parents="parents", saved="*saved") + "return node\n"
+RECORD = FRAME + NODE.format(parents="parents", saved="*saved") + "return node\n"
 
 
 def entry_text(form: Form) -> str:
@@ -278,13 +307,10 @@ def _rest(form: Form) -> str:
     """Return the source of the steps that follow after the operands' buffers have been taken."""
     kept, view, combined = form.makes == "kept", form.makes == "view", form.makes == "combined"
     arguments = "".join(f"d{x}, " for x in form.names) + ("*attributes, " if form.attributed else "")
-    run = RUN.format(
-        method="kernel" if kept or combined else "here.table[index]", plan="plan", operands=form.listed,
-        arguments=arguments + ("out=outs" if kept else "" if view else "buffer"),
-    )  # fmt: skip
+    method = "kernel" if kept or combined else "here.table[index]"
+    arguments += "out=outs" if kept else "" if view else "buffer"
     if form.into:
-        event = EVENT.format(plan="plan", node="lane.node", edges="0, 0")
-        return TARGET.format(operands=form.listed) + run + event + WRITTEN
+        return TARGET.format(operands=form.listed) + LOCATE + _run(method, arguments, form.listed) + WRITTEN
     nodes = "".join(f"n{x}, " for x in form.names)
     mask = " + ".join(f"({1 << i} if n{x} is not None else 0)" for i, x in enumerate(form.names))
     edges = [
@@ -295,8 +321,10 @@ def _rest(form: Form) -> str:
         body += WHOLE.format(instead=f"op.separately({form.listed}*attributes)")
     elif kept:
         body += WHOLE.format(instead=f"by_body(op, attributes, ({form.listed}), here)")
+    body += LOCATE + "elif mask:\n" + _indented(FRAME) + "\n"
     body += KEEP if kept else "alloc = 0\n" if view else ALLOCATE
-    body += run + NUMBER + EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges))
+    body += RUN.format(method=method, plan="plan", operands=form.listed, arguments=arguments, restore=RESTORE) + NUMBER
+    body += EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges), restore=RESTORE)
     if form.operands > 2 or kept:  # analyses know a composite by them
         body += _more_edges([f"n{x}" for x in (form.names if kept else form.names[2:])])
     result, first = "result, more" if kept else "result", form.names[0]
@@ -320,11 +348,6 @@ def _more_edges(nodes: list[str]) -> str:
 def function_text(name: str, parameters: str, body: str) -> str:
     """Return the source of a function with this name, parameters and body, all given as text."""
     return f"def {name}({parameters}):\n{_indented(body)}\n"
-
-
-def _indented(text: str) -> str:
-    """Return text with every line indented by one level."""
-    return "\n".join("    " + line for line in text.splitlines() if line.strip())
 
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))

@@ -14,6 +14,7 @@ from flnb.dispatch import state
 from flnb.dispatch.crossing import call, create, pull_whole, write
 from flnb.dispatch.plan import Plan, spec_of
 from flnb.dispatch.promotion import plan_of_composite
+from flnb.dispatch.source_lines import pinned
 from flnb.dispatch.table import OPS
 from flnb.graph.segments import unfolded
 from flnb.graph.values import ITEM, PUT, Place, Value
@@ -62,7 +63,7 @@ def materializing() -> Iterator[list[int]]:
     """
     t0, count = perf_counter_ns(), [0]
     lane = bus.lanes.lane if bus.lanes is not None else Lane(0)
-    before = lane.base, lane.node
+    before = lane.context, lane.node
     lane.node = 0  # what is computed here is not part of the op that is under way
     try:
         yield count
@@ -87,7 +88,7 @@ def compute(values: Sequence[Value]) -> None:
             while waiting:
                 value = waiting.pop()
                 if value.tensor is None:
-                    lane.context = value.context if value.context >= 0 else context
+                    lane.context = pinned(value.context) if value.context >= 0 else context
                     _compute(value)
                 count[0] += 1
 

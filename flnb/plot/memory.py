@@ -36,7 +36,7 @@ def memory(run: Recording, by: str = "category") -> Any:
         run: a recording.
         by: how live bytes are divided into areas: by the "category" of the memory, or by the "scope", "op" or "line"
             of the user's program that allocated it. The 8 owners with the highest peaks have an area each, all others
-            share one. Lines are known only for captured programs (`flnb.jit`, the backend "deferred").
+            share one.
 
     If more than twice the peak is reserved, the legend says how much and the axis ends above the peak. Markers show
     when saved tensors were moved (`flnb.memory.offload`, `compress`), and a line shows how many bytes are away. In

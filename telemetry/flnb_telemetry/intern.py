@@ -117,6 +117,12 @@ class Table(Generic[T]):
                 self.ids[value] = self.ids[item]
             return self.ids[value]
 
+    def append(self, item: T) -> int:
+        """Append an item, even if an equal one exists, and return its number."""
+        with _lock:
+            self.items.append(item)
+            return len(self.items) - 1
+
     def __len__(self) -> int:
         return len(self.items)
 

@@ -89,11 +89,6 @@ class Lane:
         return records
 
     @property
-    def base(self) -> int:
-        """The id of the current context without its call stack, to restore after the context is changed temporarily."""
-        return self.context
-
-    @property
     def undrained(self) -> int:
         """Return the number of bytes of records that wait to be drained."""
         return len(self.pending) * 8

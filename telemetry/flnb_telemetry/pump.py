@@ -76,7 +76,7 @@ class Session:
 
     def new_lane(self) -> Lane:
         """Create the buffer of the calling thread."""
-        lane = lane_type(next(self._numbers), self.capacity)
+        lane = Lane(next(self._numbers), self.capacity)
         lane.context = bus.threads.here.context()
         main = lane.thread is threading.main_thread()
         self.names[lane.number] = "main" if main else lane.thread.name
@@ -253,8 +253,6 @@ class Session:
         return min(1.0, (self.events * event_ns() + self.pump_ns) / wall)
 
 
-lane_type: type[Lane] = Lane
-"""The class of the buffers of threads, see `use_lanes`."""
 session: Session | None = None
 _lock = threading.RLock()
 
@@ -322,20 +320,6 @@ def detach(sink: Sink) -> None:
                 current.thread.join()
     if sink.failure is not None:
         warnings.warn(f"flnb: {type(sink).__name__} stopped recording early: {sink.failure!r}", stacklevel=3)
-
-
-def use_lanes(kind: type[Lane]) -> None:
-    """Make `kind` the class of all threads' buffers, including existing ones; `kind` must not add slots to `Lane`."""
-    global lane_type
-    lane_type = kind
-    current = session
-    if current is not None:
-
-        def change() -> None:
-            for lane in current.lanes:
-                lane.__class__ = kind
-
-        current.ask(change)
 
 
 def is_pump() -> bool:

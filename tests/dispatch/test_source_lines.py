@@ -80,3 +80,20 @@ def test_a_leaf_and_a_result_off_the_tape_have_no_stack():
     x = flnb.Variable([1.0])
     assert flnb.creation_stack(x) == []
     assert flnb.creation_stack(x.detach() * 2.0) == []
+
+
+def test_a_cell_is_named_by_its_number():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance()
+    shell.run_cell("import flnb\nx = flnb.Variable([1.0])", store_history=True)
+    number = shell.execution_count
+    with flnb.record() as run:
+        shell.run_cell("def f(x):\n    return x * 3.0\ny = f(x)", store_history=True)
+        shell.run_cell("z = f(y)\nflnb.reshape(z, (2,))", store_history=True)
+    assert {row.key[0] for row in run.ops.by("line")} == {f"In [{number}]:2: return x * 3.0"}
+    assert str(flnb.creation_stack(shell.user_ns["z"])[0]) == f"In [{number}]:2: return x * 3.0"
+    (failed,) = run.to_pandas("op_failed").line
+    assert failed == f"In [{number + 1}]:2: flnb.reshape(z, (2,))"
+    InteractiveShell.clear_instance()

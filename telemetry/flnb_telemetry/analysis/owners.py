@@ -35,8 +35,8 @@ class Owners:
 
     Args:
         state: the memory at that moment.
-        keys: one or more of `KEYS`, by which to group. Blocks that were recorded with `flnb.record(stacks=True)` have a
-            line and a call stack; blocks of captured programs always have a line.
+        keys: one or more of `KEYS`, by which to group. The "line" of a block of the backward pass is that of the
+            forward op. A "stack" is one line, except in recordings with `flnb.record(stacks=True)`.
     """
 
     def __init__(self, state: MemoryState, *keys: str) -> None:
