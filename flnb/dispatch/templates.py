@@ -321,7 +321,7 @@ def _rest(form: Form) -> str:
         body += WHOLE.format(instead=f"op.separately({form.listed}*attributes)")
     elif kept:
         body += WHOLE.format(instead=f"by_body(op, attributes, ({form.listed}), here)")
-    body += LOCATE + "elif mask:\n" + _indented(FRAME) + "\n"
+    body += LOCATE
     body += KEEP if kept else "alloc = 0\n" if view else ALLOCATE
     body += RUN.format(method=method, plan="plan", operands=form.listed, arguments=arguments, restore=RESTORE) + NUMBER
     body += EVENT.format(plan="plan", node="seq or lane.node", edges=", ".join(edges), restore=RESTORE)
@@ -334,6 +334,7 @@ def _rest(form: Form) -> str:
         keep_root="kept._root = result._root" if view else "result._root = kept",
     )  # fmt: skip
     saved = "".join(f"{x} if k{x} else None, " for x in form.names) + ("*more, kept" if kept else "kept")
+    body += "if lanes is None:\n" + _indented(FRAME) + "\n"
     return body + NODE.format(parents=f"({nodes})", saved=saved) + f"result._node = node\nreturn {result}\n"
 
 
