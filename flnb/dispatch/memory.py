@@ -82,8 +82,7 @@ def allocate(
                 raise _no_block(manager, block, nbytes)
             block.id = number = next_id()
             block.manager = manager
-            block.requested = nbytes
-            block.category = category
+            block.requested, block.category = nbytes, category
             if manager.checked:
                 _check(manager, block, nbytes)
             valid = True

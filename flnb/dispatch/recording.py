@@ -39,8 +39,8 @@ def record(
             (`flnb.explore.RecordedOp`). The time for copying inputs does not count as time of the ops.
         inputs_limit: the largest number of bytes of inputs to store, such as "1GiB"; a warning is issued if inputs were
             not stored.
-        stacks: whether to record the user's call stack with every event, for `run.ops.by("stack")`,
-            `run.memory.by("stack")` and reports of blocks. An event then takes some microseconds more.
+        stacks: whether to record the user's whole call stack with ops, allocations and collectives instead of one line,
+            for `run.ops.by("stack")`, `run.memory.by("stack")` and reports. An event then takes some microseconds more.
         options: ``path``, ``replace``, ``buffer``, ``limit`` and ``grad_interval`` of `flnb.telemetry.record`.
 
     >>> import flnb
