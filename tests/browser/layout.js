@@ -27,6 +27,9 @@
         const box = element.getBoundingClientRect();
         if (box.width > 1 && shown(element) && clipped(box, element.parentElement).cut) found.push(`cut: ${element.ariaLabel ?? element.textContent}`);
     }
+    for (const element of root.querySelectorAll(":not(.fl-programmain)")) { // a graph of boxes is scrolled
+        if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 1 && /auto|scroll/.test(getComputedStyle(element).overflowX) && shown(element)) found.push(`wider than its place: ${element.ariaLabel ?? element.className} ${element.scrollWidth} > ${element.clientWidth}`);
+    }
     // A menu or a table lies over a text.
     const covered = ({node, left, top, right, bottom}) => {
         const over = document.elementFromPoint((left + right) / 2, (top + bottom) / 2);
@@ -47,17 +50,17 @@
         for (const rect of range.getClientRects()) {
             const part = clipped(rect, element);
             if (part.cut && style.textOverflow !== "ellipsis") found.push(`cut: ${words}`);
-            if (part.right - part.left > 2 && part.bottom - part.top > 2) lines.push({node, words, ...part, head: element.closest("thead") !== null});
+            if (part.right - part.left > 2 && part.bottom - part.top > 2) lines.push({node, words, ...part, head: element.closest("thead") !== null, layer: element.closest(".fl-menu, .fl-sheet")}); // what is open lies over the rest
         }
     }
     lines.slice(0, 1200).forEach((one, at) => {
         for (const other of lines.slice(at + 1, 1200)) {
             const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
             const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
-            if (one.node !== other.node && one.head === other.head && wide > 2 && high > 4 && !covered(one) && !covered(other)) found.push(`on each other: ${one.words} | ${other.words}`); // rows pass under a head
+            if (one.node !== other.node && one.head === other.head && one.layer === other.layer && wide > 2 && high > 4 && !covered(one) && !covered(other)) found.push(`on each other: ${one.words} | ${other.words}`); // rows pass under a head
         }
     });
-    // What inked.js has recorded of canvases: their texts stay apart, and inside. A tape's graph is panned, and may be wider.
+    // What inked.js has recorded of canvases: their texts stay apart, and inside. A tape's graph is panned: its canvas may cut it, its boxes may not.
     for (const canvas of root.querySelectorAll("canvas")) {
         if (!shown(canvas) || canvas.closest("[hidden]")) continue;
         const {width, height} = canvas.getBoundingClientRect();
@@ -66,7 +69,8 @@
         texts.forEach((one, at) => {
             const {whole} = one;
             if (/\w\$$/.test(one.words)) found.push(`the name of a private member: ${one.words}`);
-            if (!/^Tape/.test(name) && (whole.left < one.left - 2 || whole.right > one.right + 2 || whole.left < -1 || whole.right > width + 1)) found.push(`cut in ${name}: ${one.words}`);
+            const [left, right] = /^Tape/.test(name) ? [Math.max(whole.left, -1), Math.min(whole.right, width + 1)] : [whole.left, whole.right];
+            if (left < Math.max(one.left - 2, -1) || right > Math.min(one.right + 2, width + 1)) found.push(`cut in ${name}: ${one.words}`);
             for (const other of texts.slice(at + 1)) {
                 const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
                 const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);

@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).resolve().parents[2] / "flnb" / "widgets" / "static"
 PAGE = """<!doctype html><meta charset="utf-8"><style>
-body {{ margin: 0; --jp-layout-color0: {ground}; --jp-layout-color1: {ground}; background: {ground}; }}
-body {{ --jp-ui-font-color0: {ink}; --jp-ui-font-color1: {ink}; --jp-error-color1: {error}; }}
-</style>
+body {{ margin: 0; background: var(--ground); }}
+body {{ --ground: #111; --ink: rgba(255,255,255,.87); --jp-error-color1: #ef5350; }}
+body[data-jp-theme-light=true] {{ --ground: #fff; --ink: rgba(0,0,0,.87); --jp-error-color1: #d32f2f; }}
+body {{ --jp-layout-color0: var(--ground); --jp-layout-color1: var(--ground); }}
+body {{ --jp-ui-font-color0: var(--ink); --jp-ui-font-color1: var(--ink); }}
+</style><body data-jp-theme-light={light}>
 <div id="at"></div><script type="module">
 import widget from "/{bundle}.js";
-document.body.dataset.jpThemeLight = String({light});
 const listeners = new Set();
 const model = {{
     get: name => ({{height: {height}, only: "{only}", shown_tab: "{tab}" || undefined}})[name],
@@ -109,15 +111,22 @@ class Stage:
         self.page.wait_for_function("() => window.__flnbProgram?.launches > 0")
 
     def _load(self, bundle: str, light: bool, height: int, width: int, *, only: str = "", tab: str = "") -> None:
-        ground, ink, error = (
-            ("#fff", "rgba(0,0,0,.87)", "#d32f2f") if light else ("#111", "rgba(255,255,255,.87)", "#ef5350")
-        )
-        look = {"ground": ground, "ink": ink, "error": error, "light": json.dumps(light)}
-        self._html = PAGE.format(**look, bundle=bundle, height=height, only=only, tab=tab)
+        self._html = PAGE.format(light=json.dumps(light), bundle=bundle, height=height, only=only, tab=tab)
         self.page.set_viewport_size({"width": width, "height": height})
         self._buffers = []
         self._shown += 1  # a page of its own, that no cache knows
         self.page.goto(f"http://stage.test/{self._shown}")
+
+    def resize(self, width: int, height: int, light: bool) -> None:
+        """Give the page that is shown another size and theme, as its reader would."""
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.evaluate(
+            """([height, light]) => {
+                document.getElementById("at").lastElementChild.style.height = `${height}px`;
+                document.body.dataset.jpThemeLight = light;
+            }""",
+            [height, light],
+        )
 
     def probe(self) -> dict[str, Any]:
         found: dict[str, Any] = self.page.evaluate("() => window.__flnb.view")

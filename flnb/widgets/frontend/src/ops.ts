@@ -139,6 +139,7 @@ class Ops implements View {
 
   resize(): void {
     this.updated = -Infinity;
+    this.fitted = ""; // with the dashboard's width its rules for columns change
   }
 
   render(now: number): void {
