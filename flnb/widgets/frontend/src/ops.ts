@@ -138,8 +138,7 @@ class Ops implements View {
   }
 
   resize(): void {
-    this.updated = -Infinity;
-    this.fitted = ""; // with the dashboard's width its rules for columns change
+    this.drawn = this.fitted = ""; // with the dashboard's width its rules for columns change, also of a run that has ended
   }
 
   render(now: number): void {
