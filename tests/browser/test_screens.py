@@ -114,7 +114,7 @@ def complaints(stage: Stage, name: str, screenshots: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("make", "tabs"),
     [
@@ -136,7 +136,7 @@ def test_views_are_whole_and_accessible(
     assert not stage.page.flnb_errors  # type: ignore[attr-defined]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_comparisons_and_programs_are_whole_and_accessible(stage: Stage, screenshots: Path) -> None:
     page, found = stage.page, []
     run = remembered(2000, live=200, capacity=64 << 20)
@@ -170,7 +170,7 @@ BELOW = """() => {
 }"""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_what_is_selected_and_tables_are_whole_and_accessible(stage: Stage, screenshots: Path) -> None:
     page, found = stage.page, []
     stage.view(remembered(2000, live=200, capacity=64 << 20), tab="memory", **LARGE)
