@@ -94,6 +94,7 @@ def test_every_required_package_is_in_the_extra_that_its_error_names() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     distribution = {  # where the import's name is another
         "IPython": "ipykernel", "sklearn": "scikit-learn", "cupy": "cupy-cuda13x", "cupyx": "cupy-cuda13x",
+        "resvg_py": "resvg-py",
     }  # fmt: skip
     assert len(required()) >= 10
     for file, package, extra in required():

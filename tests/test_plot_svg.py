@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 from xml.etree import ElementTree
 
@@ -217,9 +218,13 @@ def test_a_notebook_carries_the_picture_beside_the_figure(monkeypatch: pytest.Mo
     show.register(shell)
     monkeypatch.setattr(pio.renderers, "default", "plotly_mimetype")
     monkeypatch.setattr(pio.renderers, "render_on_display", True)
-    monkeypatch.setattr("IPython.display.publish_display_data", lambda data: sent.append(data))
+    monkeypatch.setattr("IPython.display.publish_display_data", lambda data, metadata: sent.append(data))
     figure = go.Figure(go.Scatter(y=[1, 2]))
     assert shell.display_formatter.ipython_display_formatter(figure) is True
-    (data,) = sent
+    data = sent[0]
     assert data["application/vnd.plotly.v1+json"]["data"][0]["type"] == "scatter"
-    assert data["image/svg+xml"].startswith("<svg ")
+    assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
+    monkeypatch.setattr(pio.renderers, "default", "plotly_mimetype+notebook")
+    assert shell.display_formatter.ipython_display_formatter(figure) is True
+    assert "text/html" not in sent[1], "viewers without scripts would choose it"
+    assert "image/png" in sent[1]

@@ -2,7 +2,8 @@
 
 A picture can have what flnb's own figures consist of: lines, markers, areas, bars, heat maps, axes, a legend,
 annotations, rectangles and straight lines. A line below it names the types of all other traces. In notebooks each
-figure is stored with its picture (`show`), which nbconvert, GitHub and viewers without plotly display.
+figure is stored with its picture (`show`), which nbconvert, GitHub and viewers without plotly display. These prefer
+HTML with plotly's script to a picture, even where the script cannot run, so that HTML is left out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry.extras import require
+from flnb_telemetry.formats import png
 from flnb_telemetry.safe_text import html_text
 
 from flnb.plot import marks
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from flnb.plot.axes import Array, Axis
 
 DASHES = {"dot": "2 3", "dash": "7 4", "dashdot": "7 3 2 3", "longdash": "11 5"}
+PLOTLY = "application/vnd.plotly.v1+json"
+"""The MIME type of figures that JupyterLab and VS Code draw by plotly."""
 DRAWN = ("scatter", "scattergl", "bar", "heatmap")
 MOST = 4000
 """The most points of a line or markers of a trace that are drawn."""
@@ -33,7 +37,10 @@ def show(figure: Any) -> None:
     if not bundle:  # in a terminal, say, where figures open in a browser
         type(figure)._ipython_display_(figure)
         return
-    display.publish_display_data({**bundle, "image/svg+xml": svg(figure)})
+    picture, about = png.bundle(svg(figure))
+    if PLOTLY in bundle:
+        bundle.pop("text/html", None)
+    display.publish_display_data({**picture, **bundle}, about)
 
 
 def svg(figure: Any) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from flnb_telemetry.formats.png import as_images
+
 from flnb.interface.memory import OutOfMemoryError
 
 __all__ = ["register"]
@@ -19,6 +21,10 @@ HTML = {
     ("flnb.nn.module", "Module"): ("flnb.show.modules", "module_html"),
     ("flnb.interface.memory", "MemoryManager"): ("flnb.show.managers", "manager_html"),
     ("flnb.memory_lab.postmortem", "Postmortem"): ("flnb.show.postmortem", "postmortem_html"),
+    ("flnb.memory_lab.dry_runs", "DryRun"): ("flnb.show", "own_html"),
+    ("flnb_telemetry.recording", "Recording"): ("flnb.show", "own_html"),
+    ("flnb_telemetry.analysis.memory", "Memory"): ("flnb.show", "own_html"),
+    ("flnb_telemetry.analysis.memory", "MemoryState"): ("flnb.show", "own_html"),
 }
 """Module and name of a class, and module and name of the function that returns its objects as HTML."""
 
@@ -36,7 +42,7 @@ def register(shell: Any) -> None:
     """
     html, whole = shell.display_formatter.formatters["text/html"], shell.display_formatter.mimebundle_formatter
     for shown, formatter in HTML.items():
-        html.for_type_by_name(*shown, _later(*formatter))
+        html.for_type_by_name(*shown, _with_images(_later(*formatter)))
     whole.for_type_by_name("flnb_telemetry.analysis.tape", "Tape", _later("flnb.widgets.tape", "view"))
     display = shell.display_formatter.ipython_display_formatter
     display.for_type_by_name("plotly.graph_objs._figure", "Figure", _later("flnb.plot.svg", "show"))
@@ -50,6 +56,22 @@ def register(shell: Any) -> None:
 def _later(module: str, name: str) -> Callable[..., Any]:
     """Return a function that, when it is called, imports ``module`` and calls that module's function ``name``."""
     return lambda *given, **_: getattr(import_module(module), name)(*given)
+
+
+def own_html(shown: Any) -> str:
+    """Return an object's own HTML."""
+    html: str = shown._repr_html_()
+    return html
+
+
+def _with_images(formatter: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a formatter whose HTML has images in place of SVG elements, which GitHub removes from notebooks."""
+
+    def images(*given: Any, **_: Any) -> Any:
+        html = formatter(*given)
+        return as_images(html) if isinstance(html, str) and "<svg" in html else html
+
+    return images
 
 
 def _after_cell(result: Any) -> None:

@@ -13,11 +13,9 @@ from flnb_telemetry.formats import svg
 from flnb_telemetry.formats.tape_svg import tape_picture
 from flnb_telemetry.live.tape import LiveTape
 from flnb_telemetry.live.view import tape_frame
-from flnb_telemetry.safe_text import WHOLE, html_text
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
-from flnb.graph.inspection import programs_of
 from flnb.widgets import program
 from flnb.widgets.answers import RunAnswers, code_of
 from flnb.widgets.exports import file_of
@@ -60,7 +58,7 @@ class _View(Pictured, anywidget.AnyWidget):
     selection = traitlets.Dict(default_value=None, allow_none=True, help="what is selected, or None").tag(sync=True)
     cursor = traitlets.Float(None, allow_none=True, help="the time cursor, s since the run began").tag(sync=True)
 
-    picture = traitlets.Unicode("", help="class of the element with the view's picture").tag(sync=True)
+    picture = traitlets.Unicode("", help="a text by which the browser finds the view's picture").tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
@@ -72,18 +70,19 @@ class _View(Pictured, anywidget.AnyWidget):
         """Handle a message of the browser; ignore unknown types."""
         raise NotImplementedError
 
+    def widget_bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the MIME bundle of the widget without its picture, and the bundle's metadata."""
+        made = super()._repr_mimebundle_()
+        return made if isinstance(made, tuple) else (made or {}, {})
+
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        made = super()._repr_mimebundle_(**options)
-        data, metadata = made if isinstance(made, tuple) else (made or {}, {})
-        html = self._static()
-        return data | ({"text/html": html} if html else {}), metadata
+        (data, metadata), (picture, about) = self.widget_bundle(), self._picture_bundle()
+        return data | picture, metadata | about
 
     def _ipython_display_(self) -> None:
         """Display the picture and the widget as two outputs."""
         self.publish_picture()
-        data, metadata = self._repr_mimebundle_()
-        shown = {kind: value for kind, value in data.items() if kind != "text/html"}
-        publish_display_data(shown, metadata)  # type: ignore[no-untyped-call]
+        publish_display_data(*self.widget_bundle())  # type: ignore[no-untyped-call]
 
 
 class Dashboard(_View):
@@ -148,7 +147,7 @@ class Dashboard(_View):
             shell.events.unregister("post_run_cell", self._picture)
         super().close()
 
-    def _static(self) -> str:
+    def _drawing(self) -> str:
         return fallback(self.follower.last)
 
     def _ipython_display_(self) -> None:
@@ -199,8 +198,10 @@ class TapeWidget(_View):
             return {"type": "export", "name": "tape.svg", "error": ""}, [content]
         return {"type": "export", "name": "", "error": "this is a tape alone; export the recording it is of"}, []
 
-    def _static(self) -> str:
-        return f"<div>{self.pages.tape._repr_html_()}</div>"
+    def _drawing(self) -> str:
+        tape = self.pages.tape
+        images = [tape_picture(tape.levels), svg.text_lines(tape.summary().splitlines())]
+        return svg.stacked([image for image in images if image])
 
 
 class ProgramWidget(_View):
@@ -219,10 +220,8 @@ class ProgramWidget(_View):
         elif kind == "source":
             self.send(program.source_of(self.f, message))
 
-    def _static(self) -> str:
-        texts = [f"<pre>{html_text(str(each), WHOLE)}</pre>" for each in programs_of(self.f, "flnb.program")]
-        said = "The calls of a program of flnb.jit; the view of it needs a running kernel."
-        return f"<div><p>{said}</p>{_graph(self.f)}{''.join(texts)}</div>"
+    def _drawing(self) -> str:
+        return str(tool("flnb.plot.views", "program_svg")(self.f))
 
 
 class RunWidget(_View):
@@ -237,8 +236,8 @@ class RunWidget(_View):
     def _receive(self, message: dict[str, Any]) -> None:
         self.answers.receive(message)
 
-    def _static(self) -> str:
-        return "".join(fallback(run) for run in self.runs)
+    def _drawing(self) -> str:
+        return fallback(self.runs[0])
 
 
 class ComparisonWidget(RunWidget):
@@ -246,21 +245,17 @@ class ComparisonWidget(RunWidget):
 
     _esm = code("comparison")
 
+    def _drawing(self) -> str:
+        return self.runs[0].to_svg("comparison", self.runs[1])
+
 
 def fallback(run: Recording | None) -> str:
-    """Return static HTML that replaces the dashboard on pages without a kernel."""
+    """Return an SVG document that replaces the dashboard on pages without a kernel."""
     if run is None:
-        return "<p>The live dashboard of flnb needs a running kernel; nothing was recorded when this was saved.</p>"
-    return f"<div><p>The live dashboard of flnb, as it was when this was saved.</p>{run._repr_html_()}</div>"
-
-
-def _graph(f: Any) -> str:
-    """Return the graph of a program as HTML; "" if graphviz, which draws it, is missing."""
-    try:
-        drawn = tool("flnb.plot", "graph")(f).pipe(format="svg", encoding="utf-8")
-    except (ImportError, FileNotFoundError):
-        return ""
-    return f'<div style="overflow-x:auto">{drawn[drawn.index("<svg") :]}</div>'
+        said = "The live dashboard of flnb needs a running kernel; nothing was recorded when this was saved."
+        return svg.stacked([svg.text_lines([said])])
+    said = "The live dashboard of flnb, as it was when this was saved."
+    return svg.stacked([svg.text_lines([said, *run.summary()]), *svg.pictures(run)])
 
 
 def _hear_while_busy(comm: Any) -> None:

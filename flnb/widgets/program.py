@@ -80,9 +80,7 @@ def view(f: Any) -> dict[str, Any]:
         return {}
     widget = program(f)
     widget.publish_picture()
-    made = widget._repr_mimebundle_()
-    bundle: dict[str, Any] = made[0] if isinstance(made, tuple) else made or {}
-    return bundle
+    return widget.widget_bundle()[0]
 
 
 def message(f: Any, run: Recording | None) -> dict[str, Any]:

@@ -21,6 +21,4 @@ def view(tape: Tape) -> dict[str, Any]:
 
     widget = TapeWidget(tape, HEIGHT)
     widget.publish_picture()
-    made = widget._repr_mimebundle_()
-    bundle: dict[str, Any] = made[0] if isinstance(made, tuple) else made or {}
-    return {kind: data for kind, data in bundle.items() if "widget" in kind}
+    return {kind: data for kind, data in widget.widget_bundle()[0].items() if "widget" in kind}

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import traitlets
 from flnb_telemetry import quantity
+from flnb_telemetry.formats import svg
 from flnb_telemetry.safe_text import html_text
 
 from flnb.interface.device import default_device
@@ -20,7 +21,7 @@ from flnb.memory_lab.replay_table import Replay
 from flnb.memory_lab.replaying import play
 from flnb.memory_lab.tunables import as_text
 from flnb.plot.figures import INK, MANAGERS, MIB, TEMPLATE, crests
-from flnb.plot.svg import svg
+from flnb.plot.svg import svg as drawn
 from flnb.widgets.newest import Newest
 from flnb.widgets.pictures import Pictured
 
@@ -186,8 +187,9 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
         rows = {id(row): row for row in (self.default, self.current, self.best) if row is not None}
         return Replay(self.trace, tuple(rows.values()), self.packing)
 
-    def _static(self) -> str:
-        return f"<div>{svg(self.figure)}{self.table()._repr_html_()}<pre>{html_text(self.line, 2000)}</pre></div>"
+    def _drawing(self) -> str:
+        table = svg.text_lines(str(self.table()).splitlines(), code=True)
+        return svg.stacked([drawn(self.figure), table, svg.text_lines([self.line], code=True)])
 
 
 def _control(one: Tunable) -> Any:

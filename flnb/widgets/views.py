@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flnb_telemetry.safe_text import html_text
+from flnb_telemetry.formats import svg
 
 from flnb.widgets.answers import RunAnswers, code_of
 from flnb.widgets.dashboard import shared
@@ -76,8 +76,8 @@ class _SingleView(_View):
             self._board.views.remove(self)
         super().close()
 
-    def _static(self) -> str:
-        """Return a picture of this view as HTML; of the whole dashboard if the recording has nothing for the view."""
+    def _drawing(self) -> str:
+        """Return a picture of this view as SVG; of the whole dashboard if the recording has nothing for the view."""
         run = self._run
         if run is None or run.state == "recording":
             return fallback(run)
@@ -86,7 +86,7 @@ class _SingleView(_View):
         except (ValueError, ImportError):
             return fallback(run)
         said = f"The {self.tab} view of {run.name}, as it was when this was saved."
-        return f"<div><p>{html_text(said)}</p>{figure}</div>"
+        return svg.stacked([svg.text_lines([said]), figure], said)
 
 
 class Ops(_SingleView):

@@ -23,11 +23,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = Path(os.environ.get("FLNB_NOTEBOOKS") or ROOT / "output" / "notebooks")
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 SHORT = "telemetry"
-VIEWS = ".jp-OutputArea-output:is(:has(.plotly-graph-div), :has([class^=flnb-picture-]), :has(svg), :has(img))"
-"""Outputs that are views: figures of plotly, pictures of widgets, drawings."""
+VIEWS = ".jp-OutputArea-output:is(:has(svg), :has(img))"
+"""Outputs that are views: pictures of figures and widgets, drawings."""
 WIDGETS = """() => [...document.querySelectorAll("script[type='application/vnd.jupyter.widget-state+json']")]
     .flatMap(script => script.textContent.match(/flnb-picture-[0-9a-f]+/g) ?? [])"""
-"""The classes of the elements with the pictures of all widgets whose state the page holds."""
+"""The texts that the pictures of all widgets contain whose state the page holds."""
+SHOWN = """name => [...document.querySelectorAll(`img[src*="${btoa(name)}"]`)].some(each => each.naturalWidth > 300)"""
+"""Whether the page shows the picture of a widget."""
 TEXTLESS = "* { color: transparent !important } svg text, svg tspan { fill: transparent !important }"
 """What remains to be seen of an output is more than text."""
 
@@ -57,7 +59,7 @@ def test_each_view_of_a_converted_notebook_is_a_picture_offline(
     try:
         page.goto((tmp_path / "page.html").as_uri(), wait_until="load", timeout=60_000)
         page.add_style_tag(content=TEXTLESS)
-        missing = [picture for picture in page.evaluate(WIDGETS) if page.locator(f".{picture}").count() == 0]
+        missing = [picture for picture in page.evaluate(WIDGETS) if not page.evaluate(SHOWN, picture)]
         seen = [pixels_of(page, output) for output in page.locator(VIEWS).all()]
     finally:
         page.context.set_offline(False)

@@ -101,6 +101,13 @@ def canvas(page: Page, name: str) -> dict[str, float]:
     return box  # type: ignore[no-any-return]
 
 
+def test_a_view_that_runs_hides_its_picture(notebook: Page) -> None:
+    picture = "document.querySelector('.jp-RenderedImage img')"
+    eventually(notebook, f"{picture}?.naturalWidth > 600", True)
+    eventually(notebook, f"getComputedStyle({picture}).display", "none")
+    assert root(notebook).is_visible()
+
+
 def value(page: Page, expression: str) -> Any:
     return page.evaluate(f"() => window.__flnb.{expression}")
 

@@ -52,7 +52,7 @@ def test_a_browser_that_says_hello_is_told_the_recording(run: Recording, monkeyp
     assert answer["search"]["count"] > 0
     ((code, _),) = told(widget, monkeypatch, {"type": "code", "op": "matmul"})
     assert "record(inputs=True)" in code["said"]
-    html = widget._repr_mimebundle_()[0]["text/html"]
+    html = widget._drawing()
     assert "finished" in html
     assert "<svg" in html
     widget.close()

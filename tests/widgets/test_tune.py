@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -58,7 +57,9 @@ def test_a_move_draws_what_a_replay_with_these_settings_measures(tuner: Tuner, t
     assert [r.manager for r in tuner.table().rows] == ["caching", "caching(split_limit=1MiB)"]
     assert tuner.line in tuner._code.value.replace("&quot;", '"')
     assert "caching(split_limit=1MiB)" in tuner._table.value
-    assert {"<svg", "<table"} <= set(re.findall("<svg|<table", tuner._static()))
+    drawing = tuner._drawing()
+    assert "reserved default" in drawing
+    assert "caching(split_limit=1MiB)" in drawing
     tuner.reset()
     assert (tuner.settings, tuner.line) == ({}, 'flnb.set_memory_manager("caching")')
 

@@ -54,7 +54,7 @@ def test_a_view_of_a_recording_is_told_it_and_lives_in_a_box(
     assert sent[0]["run"]["name"] == "viewed"
     box = ipywidgets.HBox([view])
     assert box.children == (view,)
-    assert "viewed" in view._repr_mimebundle_()[0]["text/html"]
+    assert "viewed" in view._drawing()
     box.close()
     view.close()
 
@@ -98,7 +98,7 @@ def test_live_views_show_the_run_of_the_dashboard_without_a_second_source(
     assert own
     views[0].close()
     assert shared.views == views[1:]
-    assert "now" in views[1]._repr_mimebundle_()[0]["text/html"]
+    assert "now" in views[1]._drawing()
     views[1].close()
 
 

@@ -20,6 +20,8 @@ FAMILIES = (
     "Open Sans", "Ubuntu", "FreeSans",
 )  # fmt: skip
 """Families of fonts without serifs; the first one that is installed is used."""
+EQUAL = ("DejaVu Sans Mono", "Menlo", "Consolas", "Liberation Mono", "Courier New", "JetBrains Mono", "FreeMono")
+"""Families of fonts with letters of equal width, for tables."""
 LETTERS = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"><text y="16" font-family="{}">Ag</text></svg>'
 HEAD = 33
 """The length in bytes of a PNG file's signature and first chunk."""
@@ -36,13 +38,13 @@ def png(document: str, mark: str = "") -> bytes:
         ImportError: resvg is not installed.
         RuntimeError: there is no font for the texts.
     """
-    resvg, family = require("resvg_py", "lab", "a PNG picture"), _family()
+    resvg, family = require("resvg_py", "lab", "a PNG picture"), _family(FAMILIES)
     if not family:
         raise RuntimeError(
             f"a PNG picture needs one of the fonts {', '.join(FAMILIES)}, and none is installed; install one (on "
             f"Debian: apt-get install fonts-dejavu-core), or write SVG"
         )
-    fonts = {"sans_serif_family": family, "monospace_family": family, "font_family": family}
+    fonts = {"sans_serif_family": family, "monospace_family": _family(EQUAL) or family, "font_family": family}
     content = bytes(resvg.svg_to_bytes(svg_string=document, background="#ffffff", zoom=ZOOM, **fonts))
     text = b"tEXtSource\0" + mark.encode("latin-1")
     chunk = (len(text) - 4).to_bytes(4, "big") + text + zlib.crc32(text).to_bytes(4, "big")
@@ -50,11 +52,11 @@ def png(document: str, mark: str = "") -> bytes:
 
 
 @cache
-def _family() -> str:
-    """Return the first of `FAMILIES` that is installed; "" if none is."""
+def _family(families: tuple[str, ...]) -> str:
+    """Return the first of some families of fonts that is installed; "" if none is."""
     resvg = require("resvg_py", "lab", "a PNG picture")
     blank = resvg.svg_to_bytes(svg_string=LETTERS.replace("Ag", ""))
-    drawn = (each for each in FAMILIES if resvg.svg_to_bytes(svg_string=LETTERS.format(each)) != blank)
+    drawn = (each for each in families if resvg.svg_to_bytes(svg_string=LETTERS.format(each)) != blank)
     return next(drawn, "")
 
 
@@ -79,12 +81,13 @@ def bundle(document: str, mark: str = "") -> tuple[dict[str, Any], dict[str, Any
 
 
 def as_images(html: str) -> str:
-    """Return HTML with its SVG elements as images that also pages show from which SVG is removed.
+    """Return HTML with its pictures as PNG images, which also pages show from which SVG elements are removed.
 
-    HTML is returned as it is where no PNG can be made.
+    SVG elements without a namespace, ornaments of a text such as a histogram, remain. HTML is returned as it is where
+    no PNG can be made.
     """
     try:
-        return re.sub(r"<svg .*?</svg>", _image, html, flags=re.DOTALL)
+        return re.sub(r"<svg xmlns=.*?</svg>", _image, html, flags=re.DOTALL)
     except (ImportError, RuntimeError):
         return html
 
@@ -96,6 +99,6 @@ def _image(found: re.Match[str]) -> str:
     width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)[0]
     label = "".join(re.findall(r' aria-label="([^"]*)"', head))
     sized = re.sub(r' (width|height|style)="[^"]*"', "", head, count=3)
-    content = png(f'{sized} width="{width}" height="{height}" color="#222"{element[len(head) :]}')
+    content = png(f'{sized} width="{width}" height="{height}" color="#222"{element[element.index(">") :]}')
     source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     return f'<img alt="{label}" width="{width}" height="{height}" src="{source}" style="display:block;margin:6px 0">'

@@ -122,10 +122,14 @@ def _placed(image: str, width: float, height: float, top: float) -> str:
     return f'{head} x="8" y="{top:g}" width="{width:g}" height="{height:g}">{body}'
 
 
-def text_lines(lines: Sequence[str]) -> str:
-    """Return lines of text as a picture; long lines are wrapped."""
-    wrapped = [part for line in lines for part in textwrap.wrap(line, LETTERS) or [""]]
+def text_lines(lines: Sequence[str], code: bool = False) -> str:
+    """Return lines of text as a picture; long lines are wrapped, or made smaller for text of `code`, as tables are."""
+    most = max([LETTERS, *map(len, lines)]) if code else LETTERS
+    wrapped = [part for line in lines for part in textwrap.wrap(line, most, drop_whitespace=not code) or [""]]
+    size = min(11.0, (WIDTH - 4) / (0.61 * most)) if code else 11
     body = "".join(text_at(2, 12 + 15 * at, line) for at, line in enumerate(wrapped))
+    if code:
+        body = f'<g font-family="monospace" font-size="{size:.2f}" xml:space="preserve">{body}</g>'
     return picture(lines[0] if lines else "", body, 18 + 15 * len(wrapped))
 
 

@@ -20,13 +20,14 @@ interface Shown { readonly element: HTMLElement; receive(content: unknown, buffe
 /**
  * Hide the picture of a view that is alive: where there is a kernel, else with its first message. Until then the view is
  * hidden, as on an exported page, where no message ever comes. Returns what to call with each message.
+ * The picture is an image whose file has the name in it: a PNG as base64, an SVG as text or as an element.
  */
 function pictured(model: Model, el: HTMLElement): () => void {
   const picture = model.get("picture");
   if (typeof picture !== "string" || !/^flnb-picture-\w+$/.test(picture)) return () => undefined;
   const reveal = (): void => {
     el.hidden = false;
-    if (!document.getElementById(picture)) document.head.append(h("style", { id: picture }, `.${picture}{display:none}`));
+    if (!document.getElementById(picture)) document.head.append(h("style", { id: picture }, `img[src*="${btoa(picture)}"],img[src*="${picture}"],.${picture}{display:none!important}`));
   };
   const kernel = (model.widget_manager as { kernel?: unknown } | null | undefined)?.kernel;
   if (kernel) reveal();
