@@ -7,6 +7,7 @@ the content of the tables as arrays, so that whole columns of ids can be looked 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.schema import Ints
 
+_NATIVE = re.compile(r"^(\?\?)?$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|inl|so[.\d]*)$", re.IGNORECASE)
 T = TypeVar("T")
 _lock = threading.Lock()
 
@@ -83,6 +85,11 @@ class Frame(NamedTuple):
     filename: str
     line: int
     about: tuple[Any, ...] = ()
+
+    @property
+    def native(self) -> bool:
+        """Whether the frame is one of C or C++: its file is unknown ("??"), a library or a source of these two."""
+        return _NATIVE.search(self.filename) is not None
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line}:{self.name}"

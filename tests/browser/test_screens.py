@@ -15,6 +15,7 @@ from flnb import distributed, nn, optim
 from tests.browser.conftest import ROOT
 from tests.browser.stage import Stage, remembered
 from tests.browser.waiting import redrawn
+from tests.memory.pretended_torch import PretendedTorch, saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,6 +255,25 @@ def test_ops_are_grouped_by_line_and_shape_as_the_run_groups_them(stage: Stage) 
     assert any(re.fullmatch(r"test_screens\.py:\d+: loss\.backward\(\)", row.key[0]) for row in run.ops.by("line"))
     page.locator("[role=tab][id$=-tab-timeline]").click()
     page.wait_for_function("() => window.__flnb.view?.faint?.some(count => count > 0)")
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(60)
+def test_a_snapshot_of_pytorch_opens_by_line_in_colours(stage: Stage, tmp_path: Path) -> None:
+    """Its blocks have no categories: by these, all areas and blocks were grey."""
+    page, torch = stage.page, PretendedTorch(3)
+    for _ in range(60):
+        torch.step()
+    stage.view(flnb.memory.load_snapshot(saved(tmp_path / "torch.pickle", torch.snapshot())), tab="memory")
+    areas = page.get_by_role("radiogroup", name="What the areas stand for")
+    areas.get_by_role("radio", name="Line", checked=True).wait_for()
+    bands = page.locator(".fl-page:not([hidden]) .fl-bands .fl-bandname")
+    page.wait_for_function(
+        "() => /m0[.]py:0/.test(document.querySelector('.fl-page:not([hidden]) .fl-bands')?.textContent)"
+    )
+    assert {"m0.py:0", "m1.py:1", "m3.py:3"} <= set(bands.all_text_contents())
+    areas.get_by_role("radio", name="Category").click()
+    bands.get_by_text("unknown").wait_for()
     assert not page.flnb_errors  # type: ignore[attr-defined]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import schema
+from flnb_telemetry.live.recording import LiveRecording
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -192,6 +193,36 @@ def test_a_file_is_a_source_of_traces_and_reports(tmp_path: Path) -> None:
     assert replay.rows[0].peak_reserved >= replay.trace.peak_live
     assert set(flnb.memory.trace(run).op) >= {"f0", "f1"}
     assert set(flnb.memory.trace(run).scope) >= {"m0.py:0:f0", "m1.py:1:f1"}
+
+
+def frame(name: str, file: str, line: int) -> dict[str, Any]:
+    return {"name": name, "filename": file, "line": line}
+
+
+NATIVE = [
+    frame("c10::cuda::CUDACachingAllocator::malloc(void**)", "/pytorch/c10/cuda/CUDACachingAllocator.cpp", 120),
+    frame("at::_ops::linear::call(at::Tensor const&)", "??", 0),
+]
+TORCHS = frame("forward", "/usr/lib/python3/dist-packages/torch/nn/modules/linear.py", 117)
+USERS = [frame("forward", "/home/a/model.py", 12), frame("main", "/home/a/train.py", 90)]
+CPYTHON = [frame("_PyEval_EvalFrameDefault", "/src/Python/ceval.c", 5), frame("_start", "libc.so.6", 0)]
+
+
+def test_blocks_belong_to_the_innermost_line_of_the_user_and_native_frames_are_one_line(tmp_path: Path) -> None:
+    stacks = ([*NATIVE, TORCHS, *USERS, *CPYTHON], [TORCHS], NATIVE)
+    trace = [event("alloc", BASE + 4096 * i, 512, 5 + i) | {"frames": frames} for i, frames in enumerate(stacks)]
+    run = load_snapshot(saved(tmp_path / "s.pickle", {"segments": [], "device_traces": [trace]}))
+    wanted = ["model.py:12: forward", "linear.py:117: forward", ""]
+    assert {row.key[0] for row in run.memory.at(run.seconds).by("line")} == set(wanted)
+    answers = [LiveRecording(run).answer({"type": "stack", "context": context}) for context in (1, 2, 3)]
+    assert [answer and answer["lines"] for answer in answers] == [
+        [
+            "2 C++ frames, from at::_ops::linear::call", "linear.py:117 forward", "model.py:12 forward",
+            "train.py:90 main", "2 C++ frames, from _start",
+        ],
+        ["linear.py:117 forward"],
+        ["2 C++ frames, from at::_ops::linear::call"],
+    ]  # fmt: skip
 
 
 def test_stacks_survive_being_saved(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def described(frames: tuple[Frame, ...]) -> tuple[str, str]:
     the innermost line of Python outside installed packages.
     """
     operators = [match[1] for frame in frames if (match := _OP.match(frame.name))]
-    python = [frame for frame in frames if frame.filename.endswith(".py") or frame.filename.startswith("<")]
+    python = [frame for frame in frames if not frame.native]
     own = next((frame for frame in python if not _LIBRARY.search(frame.filename)), python[0] if python else None)
     op = operators[-1] if operators else (python or [*frames, Frame("", "", 0)])[0].name
     if own is None:

@@ -28,8 +28,9 @@ from flnb_telemetry.parts import Parts, UsedParts, use
 from flnb_telemetry.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from flnb_telemetry.intern import Frame
     from flnb_telemetry.live.memory import Arrays
     from flnb_telemetry.recording import Recording
     from flnb_telemetry.schema import Columns, Ints, Records
@@ -125,9 +126,7 @@ class LiveRecording(Live):
         if request.get("type") != "stack":
             return super().answer(request)
         frames = self.recording.stacks.get(int(request.get("context") or 0), ())
-        files = [re.split(r"[/\\]", frame.filename)[-1] for frame in frames]
-        lines = [f"{file}:{frame.line} {frame.name}" for file, frame in zip(files, frames, strict=True)]
-        return {"type": "stack", "context": request.get("context"), "lines": lines}
+        return {"type": "stack", "context": request.get("context"), "lines": _folded(frames)}
 
     def _tape_of(self, step: Any) -> dict[str, Any]:
         """Return the tape of a step and show it from now on; without such a tape, return the reason."""
@@ -197,6 +196,20 @@ class LiveRecording(Live):
         node = joined(block["alloc_id"], op["alloc_id"][made], op["node"][made])
         offset = np.maximum(block["address"] - home, 0)
         return block | {"node": node, "offset": offset}, segment
+
+
+def _folded(frames: Iterable[Frame]) -> list[str]:
+    """Return the lines of a call stack as text, the innermost first; consecutive frames of C and C++ are one line."""
+    lines = []
+    for native, some in itertools.groupby(frames, key=lambda frame: frame.native):
+        part = list(some)
+        if native:
+            last = part[-1].name.partition("(")[0]
+            lines.append(f"{len(part)} C++ frames, from {last}" if len(part) > 1 else f"C++ {last}")
+        else:
+            files = [re.split(r"[/\\]", one.filename)[-1] for one in part]
+            lines += [f"{file}:{one.line} {one.name}" for file, one in zip(files, part, strict=True)]
+    return lines
 
 
 def _rows(kind: str, lives: Columns, chosen: slice | Ints) -> Records:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from flnb_telemetry import load_run, record, schema
+from flnb_telemetry.intern import Frame
 from flnb_telemetry.live import recording as liverecording
 from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.live.view import GROUPS
@@ -149,9 +149,9 @@ def test_the_call_stack_of_a_block_is_told_when_it_is_asked_for(program: Any) ->
     without = LiveRecording(run)
     assert not next(without.frames())[0]["run"]["stacks"]
     assert without.answer({"type": "stack", "context": 1}) == {"type": "stack", "context": 1, "lines": []}
-    line = SimpleNamespace(name="step", filename="C:\\work\\train.py", line=3)
+    line = Frame(name="step", filename="C:\\work\\train.py", line=3)
     run.meta["stacks"] = True
-    run.catalog.stacks = {5: (line, SimpleNamespace(name="main", filename="a/b.py", line=1))}
+    run.catalog.stacks = {5: (line, Frame(name="main", filename="a/b.py", line=1))}
     told = LiveRecording(run)
     assert next(told.frames())[0]["run"]["stacks"]
     assert told.answer({"type": "stack", "context": 5}) == {

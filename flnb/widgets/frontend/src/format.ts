@@ -99,6 +99,9 @@ export const dtype = (name: string): string =>
 /** dtype and shape of a tensor: f32 [256,16,8,8]. */
 export const tensorText = (tensor: { dtype: string; shape: readonly number[] }): string => `${dtype(tensor.dtype)} [${tensor.shape.join(",")}]`;
 
+/** The place in "In [5]:14: y = x * w"; the whole of other lines. */
+export const placeOf = (line: string): string => /^.*?:\d+(?=: |$)/.exec(line)?.[0] ?? line;
+
 /** A quantity as one string: "1.98 ms". */
 export const text = (quantity: Quantity): string => (quantity[1] ? `${quantity[0]} ${quantity[1]}` : quantity[0]);
 

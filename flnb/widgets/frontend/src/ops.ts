@@ -2,7 +2,7 @@
 
 import { Facts, pane, rowButton, rowList, title } from "./details.ts";
 import { attribute, h, nothing, on, section, setQuantity, setText } from "./dom.ts";
-import { atLeast, bytes, count, duration, durationText, exactBytes, integer, measured, percent, percentText, shape as shapeText, text } from "./format.ts";
+import { atLeast, bytes, count, duration, durationText, exactBytes, integer, measured, percent, percentText, placeOf, shape as shapeText, text } from "./format.ts";
 import { familyLabels } from "./palette.ts";
 import { Panel, segmented } from "./panel.ts";
 import { keepOrder, mean, sortRows, type SortKey } from "./sorting.ts";
@@ -18,8 +18,6 @@ type By = "op" | Grouping;
 const HEADS: Readonly<Record<By, string>> = { op: "Op", kernel: "Kernel", scope: "Scope", line: "Line", shape: "Shape" };
 /** Rows of ops and kernels have the colour of their family; other rows are of many families. */
 const coloured = (by: By): boolean => by === "op" || by === "kernel";
-/** The place in "In [5]:14: y = x * w"; the whole of other names. */
-const placeOf = (line: string): string => /^.*?:\d+(?=: |$)/.exec(line)?.[0] ?? line;
 /** A row's name on screen. */
 const nameIn = (by: By, name: string): string => (by === "line" ? placeOf(name) : name) || { scope: "(outside of scopes)", line: "(unknown line)" }[by as string] || "(unknown)";
 interface ColumnOf { key: SortKey; title: string; wide?: boolean; full?: boolean }

@@ -19,6 +19,8 @@ interface Caption { text: string; x: number; y: number; dim: boolean; right: boo
 export class BlockMap {
   readonly surface: Surface;
   readonly element: HTMLElement;
+  /** The colour of a block where it is not that of its category. */
+  colourOf: ((row: number) => string) | null = null;
   order: SegmentOrder = "address";
   state: MemoryState | null = null;
   private readonly spacer: HTMLElement;
@@ -118,14 +120,15 @@ export class BlockMap {
       const edge = wide > 3 ? 0.5 : 0;
       const found = store.search === "" || this.matches(segment, mark);
       c.globalAlpha = found ? 1 : 0.22;
-      fillBox(c, theme.category(mark.category), x + mark.x0 + edge, y, Math.max(mark.used - mark.x0 - edge, wide > 3 ? 0.8 : wide), height);
+      const fill = this.colourOf?.(row) || theme.category(mark.category);
+      fillBox(c, fill, x + mark.x0 + edge, y, Math.max(mark.used - mark.x0 - edge, wide > 3 ? 0.8 : wide), height);
       if (mark.x1 - mark.used > 0.8) {
         fillBox(c, hatch(c, colours.dim), x + mark.used, y, mark.x1 - mark.used, height);
       }
       if (alone && found) this.condition(c, row, x + mark.x0 + edge, y, mark.used - mark.x0 - edge, height);
       c.globalAlpha = 1;
-      if (alone && found && height > 14 && mark.used - mark.x0 > 48) this.name(c, row, x + mark.x0, y + height / 2, mark.used - mark.x0, theme.category(mark.category));
-      else if (alone && this.compact && found && height > 14 && wide > 60) this.name(c, row, x + mark.x0, y + height / 2, wide, theme.category(mark.category));
+      if (alone && found && height > 14 && mark.used - mark.x0 > 48) this.name(c, row, x + mark.x0, y + height / 2, mark.used - mark.x0, fill);
+      else if (alone && this.compact && found && height > 14 && wide > 60) this.name(c, row, x + mark.x0, y + height / 2, wide, fill);
     }
     strokeBox(c, colours.mark, x + 0.5, y + 0.5, width - 1, height - 1);
     this.holes(c, segment, x, y, width, height);

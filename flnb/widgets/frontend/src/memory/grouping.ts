@@ -4,6 +4,7 @@
  */
 
 import { bisectRight } from "d3-array";
+import { placeOf } from "../format.ts";
 import { categoryLabels, css, over, parseColour, rgb } from "../palette.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
@@ -11,7 +12,7 @@ import type { Band, Stack } from "./bands.ts";
 import type { MemoryModel } from "./model.ts";
 import type { Timeline } from "./stacking.ts";
 
-export type Grouping = "category" | "scope" | "op";
+export type Grouping = "category" | "scope" | "op" | "line";
 
 /** Bands beside the rest, and columns: those, the rest, and what is held by blocks that have left the page. */
 const MOST = 7;
@@ -36,7 +37,7 @@ export class Groups {
   /** Column of each context or plan by its id. */
   private columns = new Map<number, number>();
 
-  constructor(private readonly store: Store, private readonly model: MemoryModel, private readonly by: "scope" | "op") {}
+  constructor(private readonly store: Store, private readonly model: MemoryModel, private readonly by: Exclude<Grouping, "category">) {}
 
   /** The bands with bytes by pixel: the moments are those of the line, so they add up to what was allocated. */
   stack(line: Timeline, theme: Theme): Stack {
@@ -67,12 +68,19 @@ export class Groups {
     return held;
   }
 
+  /** The colour of the band of each block. */
+  fills(theme: Theme): (row: number) => string {
+    this.rank();
+    const fills = new Map(this.bands(theme).map(({ column, fill }) => [column, fill]));
+    return (row) => fills.get(this.columnOf(row)) ?? "";
+  }
+
   /** From the bottom up. An op has the colour of its family, the second of a family a paler one. */
   bands(theme: Theme): Band[] {
     const used = new Map<string, number>();
     const bands = this.slots.map((name, column): Band => {
       if (name === "") return { name: "", column, fill: "" };
-      const family = this.by === "scope" ? HUES[column]! : this.familyOf(name);
+      const family = this.by === "op" ? this.familyOf(name) : HUES[column]!;
       const times = used.get(family) ?? 0;
       used.set(family, times + 1);
       return { name, column, fill: paler(theme.family(family), theme, times) };
@@ -88,6 +96,7 @@ export class Groups {
     const { lifetimes } = this.store.memory;
     if (this.by === "op") return this.store.plan(lifetimes.plan[row]!)?.op || `(${categoryLabels[Math.min(lifetimes.category[row]!, 6)]!})`;
     const context = this.store.context(lifetimes.context[row]!);
+    if (this.by === "line") return placeOf(context?.line ?? "") || "no line";
     if (context?.scope) return partOf(context.scope, this.open);
     return !context || context.phase === "other" || context.phase === "forward" ? "no module" : context.phase;
   }
@@ -95,7 +104,7 @@ export class Groups {
   private columnOf(row: number): number {
     const { lifetimes } = this.store.memory;
     const plan = lifetimes.plan[row]!;
-    const id = this.by === "scope" ? lifetimes.context[row]! : plan > 0 ? plan : -1 - lifetimes.category[row]!;
+    const id = this.by !== "op" ? lifetimes.context[row]! : plan > 0 ? plan : -1 - lifetimes.category[row]!;
     let column = this.columns.get(id);
     if (column === undefined) {
       column = this.slots.indexOf(this.nameOf(row));
@@ -149,6 +158,16 @@ export class Groups {
     }
     return areas;
   }
+}
+
+/** Whether nothing but their lines says what blocks are: no block has a category, as in PyTorch's snapshots. */
+export function onlyLines({ memory: { lifetimes }, contexts }: Store): boolean {
+  let lines = false;
+  for (let row = 0; row < lifetimes.used; row++) {
+    if (lifetimes.category[row]) return false;
+    lines ||= !!contexts[lifetimes.context[row]!]?.line;
+  }
+  return lines;
 }
 
 /** A colour mixed with the background, the more often the paler. */

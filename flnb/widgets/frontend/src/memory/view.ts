@@ -2,7 +2,7 @@
 
 import { h, setText } from "../dom.ts";
 import { bytesText, integer, joined, percentText, ratio } from "../format.ts";
-import { Panel, segmented } from "../panel.ts";
+import { markOption, Panel, segmented } from "../panel.ts";
 import type { DataTable, View, ViewContext } from "../view.ts";
 import { stepsIn } from "./axis.ts";
 import { categoryStack } from "./bands.ts";
@@ -11,7 +11,7 @@ import { CapacityLine } from "./capacity.ts";
 import { MemoryDetails } from "./details.ts";
 import { FragmentationChart, ratioText } from "./fragmentation-chart.ts";
 import { fragmentationOf } from "./fragmentation.ts";
-import { type Grouping, Groups, REST } from "./grouping.ts";
+import { type Grouping, Groups, onlyLines, REST } from "./grouping.ts";
 import { BandTable, blockLegend, keyOf } from "./legend.ts";
 import { allocatedOf, RESERVED, WASTE } from "./lifetimes.ts";
 import { memoryOf, type MemoryModel } from "./model.ts";
@@ -38,7 +38,10 @@ export class MemoryView implements View {
   private readonly line: CapacityLine;
   private readonly bands = new BandTable();
   private grouping: Grouping = "category";
-  private readonly groups: Partial<Record<"scope" | "op", Groups>> = {};
+  private readonly choice: HTMLElement;
+  private readonly groups: Partial<Record<Grouping, Groups>> = {};
+  /** The run whose grouping was chosen at its opening. */
+  private opened = -1;
   private readonly figures: Record<"ratio" | "unusable" | "internal" | "largest" | "peak" | "average", { name: HTMLElement; value: HTMLElement }>;
   private drawn = "";
   /** The `drawn` that the text tells of. */
@@ -55,7 +58,8 @@ export class MemoryView implements View {
     const row = (...children: HTMLElement[]): HTMLElement => h("div", { style: "position:absolute;inset:0;display:flex" }, ...children);
 
     const first = new Panel("Allocated", () => stepTable(context, this.model));
-    first.tools.append(segmented<Grouping>("What the areas stand for", [["category", "Category"], ["scope", "Scope"], ["op", "Op"]], "category", (by) => this.group(by)));
+    this.choice = segmented<Grouping>("What the areas stand for", [["category", "Category"], ["scope", "Scope"], ["op", "Op"], ["line", "Line"]], "category", (by) => this.group(by));
+    first.tools.append(this.choice);
     const firstHost = canvasHost();
     first.body.append(row(firstHost, h("div", { style: beside }, this.bands.element)));
     this.timeline = { panel: first, host: firstHost, chart: new TimelineChart(context, this.model, firstHost) };
@@ -113,6 +117,7 @@ export class MemoryView implements View {
   render(now: number): void {
     const { store, theme } = this.context;
     this.model.update();
+    if (store.landed && this.opened !== store.run?.id) this.open(store.run!.id);
     this.details.update(now);
     this.proposal.update();
     const viewed = `${store.versions.view} ${theme.version}`;
@@ -134,6 +139,7 @@ export class MemoryView implements View {
     this.drawn = key;
     if (!this.timeline.panel.update(now)) this.timeline.chart.draw();
     if (!this.fragmentation.panel.update(now) && turn !== 0) this.fragmentation.chart.draw();
+    this.blocks.map.colourOf = this.grouping === "line" ? this.groups.line!.fills(this.context.theme) : null;
     if (!this.blocks.panel.update(now) && turn !== 1) this.blocks.map.draw();
     this.cost += 0.2 * (performance.now() - began - this.cost);
   }
@@ -203,6 +209,14 @@ export class MemoryView implements View {
     held[held.length - 1] = Math.max(0, live - held.reduce((sum, value) => sum + value, 0));
     const bands = chart.groups.bands(theme).filter(({ name, column }) => column < REST || held[column]! > 0 || name === "");
     this.bands.update(bands, held, live, this.grouping === "op");
+  }
+
+  /** Of a recording that is all there: group by lines where blocks have no categories, which would all be grey. */
+  private open(run: number): void {
+    this.opened = run;
+    if (this.grouping !== "category" || !onlyLines(this.context.store)) return;
+    markOption(this.choice, 3);
+    this.group("line");
   }
 
   private group(by: Grouping): void {

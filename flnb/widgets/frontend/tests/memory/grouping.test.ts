@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { Simulation } from "../../src/dev/simulate.ts";
-import { Groups, partOf, REST } from "../../src/memory/grouping.ts";
+import { Groups, onlyLines, partOf, REST } from "../../src/memory/grouping.ts";
 import { allocatedOf } from "../../src/memory/lifetimes.ts";
 import { memoryOf } from "../../src/memory/model.ts";
 import { MemoryLog } from "../../src/memorylog.ts";
@@ -25,7 +25,7 @@ describe("memory by scope and by op", () => {
   const store = run();
   const model = memoryOf(store);
 
-  for (const by of ["scope", "op"] as const) {
+  for (const by of ["scope", "op", "line"] as const) {
     it(`adds up to what was allocated, by ${by}`, () => {
       const groups = new Groups(store, model, by);
       const line = model.timeline({ t0: 0, t1: store.now }, 150);
@@ -52,6 +52,22 @@ describe("memory by scope and by op", () => {
     expect(shown).toContain("net.block1");
     expect(shown).not.toContain("net");
     expect(shown.length).toBeLessThanOrEqual(REST + 2);
+  });
+
+  it("names lines by their places, and opens with them where nothing else is known of blocks", () => {
+    const made = run();
+    const { lifetimes } = made.memory;
+    const lines = ["model.py:12: forward", "model.py:12: backward", "train.py:77: step", ""];
+    made.contexts = lines.map((line) => ({ scope: "", phase: "other", ...(line ? { line } : {}) }));
+    for (let row = 0; row < lifetimes.used; row++) lifetimes.context[row] = row % 4;
+    expect(onlyLines(made)).toBe(false); // blocks have categories
+    lifetimes.category.fill(0);
+    expect(onlyLines(made)).toBe(true);
+    const groups = new Groups(made, memoryOf(made), "line");
+    groups.at(made.now);
+    expect(groups.bands(theme).map(({ name }) => name).sort()).toEqual(["model.py:12", "no line", "no longer known", "the rest", "train.py:77"]);
+    made.contexts = [];
+    expect(onlyLines(made)).toBe(false);
   });
 
   it("says of a time whose blocks have left that it is not known who held what", () => {
