@@ -1,7 +1,8 @@
 """The time for opening the Timeline of a long recording, and for zooming and panning in it.
 
 `python -m benchmarks timelineview` measures the kernel's part at two sizes; ``--browser`` opens the first one in
-Chromium (in a clone with its tests) and measures the first picture and the frames while a reader zooms and pans.
+Chromium (in a clone with its tests) and measures the first picture and the frames while a reader zooms and pans. The
+smoke size does so wherever there is a Chromium; CI, which sets FLNB_REQUIRE_BROWSER, fails without one.
 Goals: 1,000,000 ops with allocations show a first picture within 2 s, and pan and zoom at 30 frames a second (median),
 no frame longer than 200 ms; 10,000,000 open within 4 s.
 """
@@ -9,6 +10,7 @@ no frame longer than 200 ms; 10,000,000 open within 4 s.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import time
@@ -155,6 +157,10 @@ FRAMES = """async ({steps, pan}) => {
 """Turns the wheel once a frame and returns how long each frame took, ms."""
 
 
+FRAME = ("zoom, ms (median)", "pan, ms (median)")
+"""Columns with what a frame takes."""
+
+
 def in_browser(ops: int, steps: int) -> dict[str, Any]:
     """Open the timeline of ``ops`` ops in Chromium; returns the row of the table.
 
@@ -181,9 +187,8 @@ def in_browser(ops: int, steps: int) -> dict[str, Any]:
         page.wait_for_function("() => window.firstPicture")
         whole, first = time.time() - began, page.evaluate("() => window.firstPicture") / 1e3 - began
         page.keyboard.press("f")
-        page.wait_for_timeout(1500)
+        page.wait_for_timeout(6 * steps)
         found = {name: page.evaluate(FRAMES, {"steps": steps, "pan": name == "pan"}) for name in ("zoom", "pan")}
-        page.wait_for_timeout(500)
         context.close()
     row = {"ops": ops, "whole, s": round(whole, 2), "first picture, s": round(first, 2)}
     for name, times in found.items():
@@ -192,8 +197,20 @@ def in_browser(ops: int, steps: int) -> dict[str, Any]:
     return row | {"met": "yes" if quick and first < 2 else "NO"}
 
 
+def _has_browser() -> bool:
+    """Whether this is a clone with its browser tests, on a machine where they can run."""
+    try:
+        from tests.browser.conftest import unavailable
+    except ImportError:
+        return False
+    return unavailable() is None
+
+
 def main(argv: list[str]) -> int:
-    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status, 0."""
+    """Run the benchmark with the options ``argv``, and print and store the results; returns the exit status.
+
+    It is 1 where a browser took ten times longer than the goals, which no machine should that has other things to do.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks timelineview")
     parser.add_argument("--quick", action="store_true", help="a smoke size, for CI")
     parser.add_argument("--browser", action="store_true", help="measure the browser's part, too")
@@ -202,8 +219,8 @@ def main(argv: list[str]) -> int:
     sizes = [20_000] if options.quick else options.ops
     rows = [measure(ops, 5 if options.quick else 40) for ops in sizes]
     print(table(rows))
-    if options.browser:
+    if options.browser or (options.quick and (os.environ.get("FLNB_REQUIRE_BROWSER") or _has_browser())):
         rows.append(in_browser(sizes[0], 40 if options.quick else 240))
         print(table(rows[-1:]))
     print(f"kept in {write('timelineview', rows, vars(options))}")
-    return 0
+    return int(any(row.get("first picture, s", 0) > 20 or row.get(name, 0) > 333 for row in rows for name in FRAME))
