@@ -173,9 +173,9 @@ def _scaled_erf(x: Scalar, factor: float, scale: float = 1.0) -> Scalar:
 
 
 def _monic(x: Scalar, coefficients: Sequence[float], unit: float) -> Scalar:
-    """Return the value at x / ``unit`` of a polynomial with the leading coefficient 1, times unit^degree.
+    """Return ``unit**n * p(x / unit)`` for a polynomial p of degree n with the leading coefficient 1.
 
-    The other coefficients go from the second highest power to the constant.
+    ``coefficients`` are the other n coefficients of p, from the second highest power to the constant.
     """
     value = x + coefficients[0] * unit
     for power, coefficient in enumerate(coefficients[1:], 2):

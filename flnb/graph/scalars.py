@@ -99,7 +99,7 @@ def by_precision(approximation: Callable[[Scalar], Scalar]) -> Callable[[Scalar]
 
 
 def instruction(name: str) -> Callable[..., Scalar]:
-    """Return a function that prints the instruction ``name``, which may be a function of the C library."""
+    """Return a function that emits the instruction ``name``, or a call of the C library's function of that name."""
     return lambda *operands: call(name, *operands)
 
 

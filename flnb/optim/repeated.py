@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def step_repeated(optimizer: Optimizer) -> bool:
-    """Update all parameters that have a gradient; if an earlier step ran the same ops, repeat what was recorded then.
+    """Update all parameters that have a gradient, by the recorded ops of an earlier step if there is one like it.
 
-    During the step, coefficients such as the learning rate are tensors, so that each step may have other values.
+    Coefficients such as the learning rate are tensors in the recorded ops, so their values may change between steps.
 
     Returns:
         True if the parameters were updated; False if this optimizer's steps cannot be repeated. Then nothing was done.

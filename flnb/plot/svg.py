@@ -97,9 +97,9 @@ class _Picture(Frame):
         )
 
     def _clipped(self, trace: dict[str, Any]) -> list[str]:
-        """Return ``self.parts``, the SVG elements of one trace, inside an element that hides what is outside the axes.
+        """Return a trace's SVG elements (``self.parts``) inside an ``<svg>`` element that clips them to the plot area.
 
-        Around bars there is some room for their texts.
+        The clip of bars has a margin for the bars' texts.
         """
         (left, right), (low, high) = (sorted((axis.begin, axis.end)) for axis in self._of(trace))
         wide, tall = right - left + 8 + 40 * (trace["type"] == "bar"), high - low + 8 + 12 * (trace["type"] == "bar")

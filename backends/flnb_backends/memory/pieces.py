@@ -112,7 +112,7 @@ class Fitting(Cached):
         """Return a piece of at least ``size`` bytes, which is no longer free.
 
         It is the smallest of the pool's free pieces that are large enough or, if none is, a piece of a new segment.
-        What the request does not need is split off and stays free, unless it is too small.
+        A larger piece is split, and the remainder stays free, unless the remainder would be too small.
         """
         listed, piece = pool.listed, pool.loose
         index = bisect_left(listed, (size,))

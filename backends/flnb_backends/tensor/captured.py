@@ -218,9 +218,10 @@ class CapturedBackend(DeferredBackend):
         self._refuse_read(buffer.spec, "", "a program is recorded before it has values")
 
     def elements_read(self, x: Tensor) -> None:
-        """Store that Python reads elements of a tensor during capture; runs of the program use what was read then.
+        """Note that the function reads elements of a tensor in Python while it is captured.
 
-        The tensor was made outside of the function. If it is written later, the function is captured again.
+        The tensor was made outside of the function. The program repeats what the function did with these elements, so
+        if the tensor is written later, the function is captured again.
 
         Raises:
             RuntimeError: the tensor is an argument, or a gradient that the function uses, or was written before.

@@ -44,9 +44,9 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A cache of oneDNN primitives; each thread has a cache of its own, which stores at most `KEPT` primitives.
+    """A thread-local cache of the `KEPT` most recently used oneDNN primitives.
 
-    Threads cannot share primitives, because a primitive stores the addresses of the arrays on which it runs.
+    Threads cannot share a primitive, because it stores the addresses of the arrays on which it runs.
     """
 
     def __init__(self) -> None:

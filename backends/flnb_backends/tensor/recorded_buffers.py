@@ -38,7 +38,7 @@ class Leaf(Value):
         return self.source is value
 
     def unmark(self) -> None:
-        """Remove this leaf from the buffer whose mark it is."""
+        """Set the `mark` of the buffer to which this leaf was assigned to None."""
         buffer = self.marked() if self.marked is not None else None
         if buffer is not None and buffer.mark is self:
             buffer.mark = None

@@ -80,7 +80,7 @@ def taken_apart(whole: Problem, offsets: Ints) -> Iterator[tuple[Problem, Ints, 
 
 
 def _apart(problem: Problem, blocks: Ints) -> Iterator[Ints]:
-    """Yield groups of blocks (rows) that share no section of time with another group."""
+    """Divide ``blocks`` (row numbers) into groups whose lifetimes do not overlap, and yield each group."""
     if len(blocks):
         by_begin = blocks[np.argsort(problem.begin[blocks], kind="stable")]
         reached = np.maximum.accumulate(problem.end[by_begin])

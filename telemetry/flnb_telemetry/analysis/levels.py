@@ -115,9 +115,9 @@ class Levels:
         return {context: self.catalog.contexts.items[context].scope.split(".") for context in found}
 
     def _token(self, depth: int) -> Ints:
-        """Return for each context id the string id of one name in its scope path.
+        """Return for each context id the string id of the name at position `depth` (from 0) in its scope path.
 
-        The name is at position `depth`, counted from 0. If the path is too short, the result is NOT_A_MODULE.
+        If the path is too short, the entry is NOT_A_MODULE.
         """
         while len(self._tokens) <= depth:
             at = len(self._tokens)

@@ -31,7 +31,7 @@ level must be full, so that memory then grows no more: a level with bars of 16 m
 FEWEST = 5120
 """The largest number of bars of the coarsest levels: enough for a picture of the whole run with a thousand bars."""
 KEPT = 7 / 8
-"""The share of its newest bars that a full level still stores after it has dropped the others."""
+"""The fraction of a full level's bars, the newest ones, that are left after it has dropped the oldest."""
 SHIFT = 32
 
 T0, T1, PAIR, NODE, BLOCK = range(5)
@@ -91,7 +91,7 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 class Level:
     """The bars of one level of detail of a row, stored in columns that grow.
 
-    If a level gets more than `most` bars, its oldest bars are dropped until `KEPT` of `most` are left.
+    A level that gets more than `most` bars drops its oldest bars, so that ``KEPT * most`` bars are left.
 
     The bar in column i has the number ``first + i``; `first` grows when bars are dropped. `merged` is the number of
     the first bar that the next level does not contain yet.

@@ -179,7 +179,7 @@ class Timeline:
     def _runs(
         self, lane: int, ends: Ints, events: Bars, places: NDArray[np.int64], outer: Ints, scopes: dict[int, list[Bars]]
     ) -> None:
-        """Add the phases of a thread's ops to their row, and the scopes of backward ops to `scopes`.
+        """Add the phases of a thread's ops to the row of phases, and the scopes of backward ops to `scopes`.
 
         Args:
             lane: the number of the thread.
