@@ -15,6 +15,7 @@ from flnb import models, optim
 from flnb.autograd.anomaly import AnomalyError
 from flnb.backends import CpuBackend, NumpyBackend
 from tests.counting import counting
+from tests.recipe_steps import training_step
 
 pytestmark = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="there is no oneDNN to install"
@@ -36,13 +37,7 @@ def calls_of_a_step(kind: type, name: str, jit: bool) -> dict[str, int]:
         optimizer = optim.Adam(model.parameters())
         optimizer.gathers = False  # as in a program
 
-        def step(*batch: Any) -> Any:
-            optimizer.zero_grad()
-            loss = recipe.loss(model, *batch)
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = training_step(recipe, model, optimizer)
         run: Any = flnb.jit(step) if jit else step
         run(*batch)
         run(*batch)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser.waiting import redrawn
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -173,6 +175,19 @@ def resize(page: Page, dashboard: Locator, width: int) -> None:
                 arg=[dashboard.element_handle(), width],
                 timeout=1000,
             )
+
+
+def photograph(page: Page, dashboard: Locator, folder: Path, name: str) -> None:
+    """Save screenshots of a dashboard as ``name-theme-width.png``: light and dark, 1200 and 900 pixels wide."""
+    for theme in ("Light", "Dark"):
+        change_theme(page, theme)
+        for width in (1200, 900):
+            resize(page, dashboard, width)
+            dashboard.scroll_into_view_if_needed()
+            page.mouse.move(0, 0)
+            redrawn(page)
+            dashboard.screenshot(path=folder / f"{name}-{theme.lower()}-{width}.png")
+    change_theme(page, "Light")
 
 
 @pytest.fixture(scope="session")

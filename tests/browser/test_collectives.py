@@ -13,7 +13,7 @@ import pytest
 
 import flnb
 from flnb import distributed
-from tests.browser.conftest import change_theme, choose_tab, resize, run_cell
+from tests.browser.conftest import choose_tab, photograph, resize, run_cell
 from tests.browser.stage import Stage
 from tests.browser.waiting import eventually, redrawn
 
@@ -166,15 +166,7 @@ def test_the_table_has_the_same_calls(notebook: Page) -> None:
 @pytest.mark.timeout(180)
 def test_pictures(notebook: Page, screenshots: Path) -> None:
     page = notebook
-    for theme in ("Light", "Dark"):
-        change_theme(page, theme)
-        for width in (1200, 900):
-            resize(page, dashboard(page), width)
-            dashboard(page).scroll_into_view_if_needed()
-            page.mouse.move(0, 0)
-            redrawn(page)
-            dashboard(page).screenshot(path=screenshots / f"collectives-{theme.lower()}-{width}.png")
-    change_theme(page, "Light")
+    photograph(page, dashboard(page), screenshots, "collectives")
     resize(page, dashboard(page), 1200)
 
 

@@ -14,7 +14,7 @@ import pytest
 from flnb_telemetry.analysis.devices import EMULATED
 
 import flnb
-from tests.browser.conftest import ROOT, change_theme, choose_tab, resize
+from tests.browser.conftest import ROOT, choose_tab, photograph
 from tests.browser.stage import Stage
 from tests.browser.waiting import eventually, redrawn
 
@@ -204,15 +204,7 @@ def test_a_live_dashboard_follows_the_device(notebook: Page) -> None:
 @pytest.mark.timeout(180)
 def test_pictures(notebook: Page, lab: Lab, screenshots: Path) -> None:
     page = notebook
-    for theme in ("Light", "Dark"):
-        change_theme(page, theme)
-        for width in (1200, 900):
-            resize(page, dashboard(page), width)
-            dashboard(page).scroll_into_view_if_needed()
-            page.mouse.move(0, 0)
-            redrawn(page)
-            dashboard(page).screenshot(path=screenshots / f"devices-{theme.lower()}-{width}.png")
-    change_theme(page, "Light")
+    photograph(page, dashboard(page), screenshots, "devices")
     (lab.folder / "stop-devices").touch()
     page.locator(".jp-OutputArea-output", has_text="done True").wait_for(timeout=60_000)
     assert not page.flnb_errors

@@ -15,6 +15,7 @@ import pytest
 
 import flnb
 from flnb import models, optim
+from tests.recipe_steps import training_step
 
 STEPS = 20
 QUICK = ("mlp", "lenet", "lstm-lm-200")
@@ -36,13 +37,7 @@ def trained(name: str, steps: int, jit: bool) -> tuple[list[float], dict[str, An
         given = [[flnb.asarray(a.astype(np.float64) if a.dtype.kind == "f" else a) for a in b] for b in batches]
         optimizer = optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
-        def step(*batch: Any) -> Any:
-            optimizer.zero_grad()
-            loss = recipe.loss(model, *batch)
-            loss.backward()
-            optimizer.step()
-            return loss
-
+        step = training_step(recipe, model, optimizer)
         run: Any = flnb.jit(step) if jit else step
         losses = [run(*given[i % 2]).item() for i in range(steps)]
         if jit:

@@ -11,6 +11,7 @@ import pytest
 import flnb
 from flnb import models, nn, optim
 from flnb.backends import NumpyBackend
+from tests.recipe_steps import training_step
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) / 12
 
@@ -25,13 +26,7 @@ def trained(
     batch = [flnb.asarray(a.astype(dtype) if a.dtype.kind == "f" else a) for a in recipe.batch("small", size=2)]
     made = optimizer(model.parameters())
 
-    def step(*batch: Any) -> Any:
-        made.zero_grad()
-        loss = recipe.loss(model, *batch)
-        loss.backward()
-        made.step()
-        return loss
-
+    step = training_step(recipe, model, made)
     run = flnb.jit(step, fuse=fuse) if jit else step
     losses = [run(*batch).item() for _ in range(steps)]
     if jit:
