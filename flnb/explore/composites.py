@@ -92,7 +92,7 @@ class CompositeCall(OpCall):
         return any(backend.method(one.name) for one in (op, op.gradient) if one is not None)
 
     def gradient(self, result: np.ndarray[Any, Any]) -> CompositeCall:
-        """Return the call of the composite's gradient; the gradient of its result consists of random numbers."""
+        """Return a call of the composite's gradient, with random numbers as the cotangent of the composite's result."""
         g = np.asarray(np.random.default_rng(0).standard_normal(result.shape)).astype(result.dtype)
         return replace(self, op=self.op + GRADIENT, inputs=(keep(g), *self.inputs))
 

@@ -109,7 +109,7 @@ class Replay:
         return tuple([self.values[x] if x >= 0 else self.leaves[~x] for x in positions])
 
     def _set_inputs(self, at: int) -> None:
-        """Set the inputs of the value in row ``at``, and the marks in its entry, to the present values of those rows."""
+        """Set the inputs of row ``at``'s value, and the marks in its entry, to the values that those rows have now."""
         positions, entry = self.log.rows[at].inputs, self.entries[at]
         self.values[at].inputs = inputs = self._at(positions)
         marks = [Entry if x in entry.firsts else value for x, value in zip(positions, inputs, strict=True)]
