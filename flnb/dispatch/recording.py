@@ -58,6 +58,7 @@ def record(
         if not inputs:
             yield run
             return
+        run.meta["inputs_limit"] = limit
         with tools["inputs"](run, limit):
             yield run
     if run.captured.missed:

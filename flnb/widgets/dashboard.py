@@ -82,7 +82,7 @@ class Follower:
         self._followed, self.last, self.earlier = run, run, None
         self.live = Live(run.name)
         self.live.timeline.read_from(run)
-        self.live.buffer = run.buffer
+        self.live.buffer, self.live.followed = run.buffer, run
         self.live.begin()
         self.changed(self.live)
 

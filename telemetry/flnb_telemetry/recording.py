@@ -104,7 +104,9 @@ class Recording(Exports, Run):
         with self._lock:
             fitting = records[: self._limit - self.events]
             self.events += len(fitting)
-            self.over_limit += len(records) - len(fitting)
+            if len(fitting) < len(records):
+                self.over_limit += len(records) - len(fitting)
+                self.meta.setdefault("full_at", round(self.seconds, 6))  # s since the beginning
             if len(fitting):
                 self._batches.append((lane, fitting))
         if self.folder is not None and self.folder.due(self._batches):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.intern import Table
     from flnb_telemetry.recording import Recording
+    from flnb_telemetry.run import Run
 
 
 def facts(run: Recording) -> list[str]:
@@ -30,8 +31,7 @@ def facts(run: Recording) -> list[str]:
     about = [f"{key} {run.meta[key]}" for key in ("backend", "manager", "device") if run.meta.get(key)]
     if about:
         facts.append(", ".join(about))
-    if dropped := run.dropped:
-        facts.append(f"{quantity.count(dropped)} events were dropped: counts, times and memory are lower bounds")
+    facts += _stored(run)
     if len((oom := run.table("oom"))["t"]):
         asked, free, hole = (quantity.size(oom[key][-1]) for key in ("requested", "free", "largest_hole"))
         facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}")
@@ -49,6 +49,46 @@ def facts(run: Recording) -> list[str]:
         first, last = (quantity.significant(metric["value"][i]) for i in (0, -1))
         facts.append(f"{name}: {first} → {last} ({len(metric['value'])} values)")
     return facts
+
+
+def settings(run: Run) -> str:
+    """Return what a recording stores of the events, and where, as text; "" if it is not known, as of foreign files."""
+    meta, size = run.meta, quantity.size
+    if "limit" not in meta:
+        return ""
+    limits = ["no limit" if meta["limit"] is None else f"at most {size(meta['limit'])}"]
+    if "buffer" in meta:
+        limits.append(f"{size(meta['buffer'])} for each thread")
+    if "batch_seconds" in meta and "batch_events" in meta:
+        limits.append(f"written every {meta['batch_seconds']:g} s or {quantity.count(meta['batch_events'])} events")
+    every = meta.get("grad_interval")
+    norms = "no gradient norms" if every is None else "gradient norms of every backward pass"
+    if every:
+        norms = f"gradient norms of a backward pass every {quantity.duration(every * 1e9)}"
+    parts = [f"{'on disk' if 'path' in meta else 'in memory'} ({', '.join(limits)})", norms]
+    parts.append("whole call stacks" if meta.get("stacks") else "no call stacks")
+    if meta.get("inputs_limit"):
+        parts.append(f"inputs of ops up to {size(meta['inputs_limit'])}")
+    return "; ".join(parts)
+
+
+def _stored(run: Recording) -> Iterator[str]:
+    """Yield a text about the stored events and the settings, and one about the events that were dropped, if any."""
+    lost, count, about = run.dropped, quantity.count, settings(run)
+    if about:
+        share = f"{count(run.events)} of {count(run.events + lost)}" if lost else f"all {count(run.events)}"
+        yield f"stored: {share} events {about}"
+    if lost:
+        reasons = []
+        if len((full := run.table("dropped"))["t"]):
+            times = (max(0, run.seconds_at(int(t))) for t in (full["t"].min(), full["t_last"].max()))
+            first, last = (quantity.duration(1e9 * t) for t in times)
+            reasons.append(f"{count(int(full['count'].sum()))} by full buffers of threads, {first} to {last}")
+        if run.over_limit:
+            since = run.meta.get("full_at")
+            when = "" if since is None else f", from {quantity.duration(1e9 * since)} on"
+            reasons.append(f"{count(run.over_limit)} by the limit{when}")
+        yield (f"{count(lost)} events were dropped: counts, times and memory are lower bounds ({'; '.join(reasons)})")
 
 
 def _chosen(choices: schema.Columns, strings: Table[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from flnb_telemetry import bus, load_run, log, record, schema, step
 from flnb_telemetry.formats.svg import memory_timeline
+from flnb_telemetry.summary import settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +82,9 @@ def test_beyond_the_limit_events_are_counted(program: Any) -> None:
             program.op()
     assert run.events == len(run.table("op")["t0"]) == 100
     assert run.dropped == 150
-    assert "150 events were dropped: counts, times and memory are lower bounds" in repr(run)
+    assert 0 < run.meta["full_at"] <= run.seconds
+    assert "150 events were dropped: counts, times and memory are lower bounds (150 by the limit, from " in repr(run)
+    assert "stored: 100 of 250 events in memory (at most 6.25 KiB, 16.0 MiB for each thread)" in repr(run)
 
 
 def test_a_full_buffer_loses_exactly_what_is_counted(program: Any) -> None:
@@ -90,6 +93,27 @@ def test_a_full_buffer_loses_exactly_what_is_counted(program: Any) -> None:
             program.op()
     assert len(run.table("op")["t0"]) + run.dropped == 50_000
     assert run.dropped > 0
+    (said,) = [line for line in repr(run).splitlines() if "were dropped" in line]
+    assert re.search(r"lower bounds \(\S+( k)? by full buffers of threads, [\d.]+ .?s to [\d.]+ .?s\)$", said), said
+
+
+def test_a_recording_says_what_it_stores_and_where(program: Any, tmp_path: Path) -> None:
+    with record(grad_interval=None, limit="1MiB", buffer="64KiB") as run:
+        program.op()
+    stored = "all 1 events in memory (at most 1.00 MiB, 64.0 KiB for each thread); no gradient norms; no call stacks"
+    assert f"stored: {stored}" in run.summary()
+    run.save(tmp_path / "run.flnb")
+    assert repr(load_run(tmp_path / "run.flnb")) == repr(run)
+    with record(grad_interval=0, path=tmp_path / "disk.flnb") as run:
+        program.op()
+    where = "on disk (no limit, 16.0 MiB for each thread, written every 2 s or 262 k events)"
+    for each in (run, load_run(tmp_path / "disk.flnb")):
+        assert f"stored: all 1 events {where}; gradient norms of every backward pass; no call stacks" in each.summary()
+    run.meta |= {"stacks": True, "inputs_limit": 1 << 20, "grad_interval": 0.1}
+    norms = "gradient norms of a backward pass every 100 ms"
+    assert settings(run) == f"{where}; {norms}; whole call stacks; inputs of ops up to 1.00 MiB"
+    run.meta = {}
+    assert settings(run) == "", "of a file of another program"
 
 
 @pytest.mark.parametrize("bad", ["16 apples", 0, -5, True, "", 1.5])
@@ -136,6 +160,7 @@ def test_a_recording_shows_itself(run: Any) -> None:
     text, html = repr(run), run._repr_html_()
     assert text.startswith("run 'digits' finished:")
     assert "12 steps" in text
+    assert "stored: all " in text
     assert "loss: 1.00 → 0.0833 (12 values)" in text
     assert "op time: multiply 50.0 %, matmul 50.0 %" in text or "op time: matmul 50.0 %, multiply 50.0 %" in text
     assert html.count("<svg") == 4  # two curves, memory, ops

@@ -34,6 +34,7 @@ def test_it_opens_with_all_its_events() -> None:
     y = np.exp(X) @ np.ones((40, 20), np.float32)
     np.testing.assert_allclose(run.metrics["loss"]["value"], [(y * y).sum()] * 2, rtol=1e-6)
     assert run.steps["index"].tolist() == [0, 1]
+    assert not [fact for fact in run.summary() if fact.startswith("stored")], "its settings are not known"
     counts = {row.key: row.count for row in run.ops.by("scope", "phase")}
     assert counts["net.head", "forward"] == 2  # the product with a parameter, once a step
     assert counts["net", "forward"] == 4  # square and sum

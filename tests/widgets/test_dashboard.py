@@ -187,9 +187,10 @@ class TestWidget:
         assert widget.hub.greeted
         widget.hub.tick(1e9)
         assert sent[-1]["keyframe"] is True
-        with flnb.record("new"):
+        with flnb.record("new", limit="2MiB"):
             pass
         widget.hub.tick(1e9 + 1)
+        assert sent[-1]["run"]["settings"].startswith("in memory (at most 2.00 MiB, ")  # type: ignore[index]
         assert sent[-1]["run"]["name"] == "new"  # type: ignore[index]
         assert sent[-1]["keyframe"] is True
         assert sent[-1]["seq"] == sent[-2]["seq"] + 1  # type: ignore[operator]

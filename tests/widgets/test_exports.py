@@ -23,6 +23,11 @@ def test_a_message_asks_for_a_file() -> None:
     assert content == {"type": "export", "name": "a-b-..-c.svg", "error": ""}
     assert isinstance(buffers, list)
     assert buffers[0].startswith(b"<svg ")
+    with flnb.record("other") as other:
+        y = flnb.ones(3) + 2.0
+    del y
+    _, (figure,) = exports.file_of(run, {"format": "svg"}, other)
+    assert b"B: other" in figure, "two that are compared are drawn so"
 
 
 def test_says_why_there_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

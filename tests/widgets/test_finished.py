@@ -43,6 +43,7 @@ def test_a_browser_that_says_hello_is_told_the_recording(run: Recording, monkeyp
         sent = told(widget, monkeypatch, {"type": "hello"})
         assert [content["seq"] for content, _ in sent] == list(range(1, len(sent) + 1))
         assert sent[0][0]["run"]["name"] == "finished"
+        assert sent[0][0]["run"]["settings"].startswith("in memory (at most 1.00 GiB, 16.0 MiB for each thread); grad")
         assert sent[0][0]["tape"]["count"] == len(run.tape.nodes)
         assert all(len(buffers) == 1 for _, buffers in sent)
         allocated = sum(content["arrays"].get("alloc.id", (0, 0, 0))[2] for content, _ in sent)

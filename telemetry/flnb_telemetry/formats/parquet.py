@@ -38,8 +38,10 @@ FACTS: dict[str, Any] = {
 META: dict[str, Any] = {
     "min_block": int, "granularity": int, "capacity": (int, type(None)),
     "rank": int, "ranks": int, "clock_offset": int, "clock_bound": int, "process": int, "host": str, "began": str,
+    "limit": (int, type(None)), "buffer": int, "grad_interval": (int, float, type(None)), "inputs_limit": int,
+    "batch_events": int, "batch_seconds": (int, float), "full_at": float,
 }  # fmt: skip
-"""The required types of the `meta` values that analyses use."""
+"""The required types of the `meta` values that analyses and texts use."""
 
 
 def save(run: Recording, path: str | os.PathLike[str]) -> None:

@@ -24,6 +24,7 @@ from flnb_telemetry.live.tape import PROTOCOL, LiveTape
 from flnb_telemetry.live.timeline import EMPTY, LiveTimeline
 from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import safe_lines, safe_text
+from flnb_telemetry.summary import settings
 from flnb_telemetry.tally import Tally, buckets
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Live(Run):
     """
 
     live = True
+    followed: Run | None = None
+    """The recording whose settings are shown; None for those of this object."""
 
     def __init__(self, name: str = "run", grad_interval: float | None = 0.2) -> None:
         super().__init__(name, grad_interval, "waiting")
@@ -304,7 +307,11 @@ class Live(Run):
         """
         meta = self.meta | (self._used.active() if self.end is None else {})
         about = {name: safe_text(str(meta.get(name) or "")) for name in ("backend", "manager", "device", "libraries")}
-        numbers = {"capacity": meta.get("capacity"), "min_block": meta.get("min_block") or 0}
+        numbers = {
+            "capacity": meta.get("capacity"),
+            "min_block": meta.get("min_block") or 0,
+            "settings": settings(self.followed or self),
+        }
         state, error = self.state, self.error
         if self.failure is not None:
             state, error = "failed", f"the live view stopped: {self.failure!r}"

@@ -83,7 +83,7 @@ export class ViewBar {
     setText(this.name, run?.name ?? "flnb");
     attribute(this.name, "title", run?.name);
     setText(this.meta, run ? joined([run.backend, run.manager, run.capacity === null ? run.device : `${run.device} ${bytesText(run.capacity)}`, run.libraries]) : "");
-    this.meta.title = [this.meta.textContent, ...store.exchanges.slice(-9).map(({ t, text: what }) => `${clock(t)} ${what}`)].join("\n");
+    this.meta.title = [this.meta.textContent, ...(run?.settings ? [`Recorded ${run.settings}`] : []), ...store.exchanges.slice(-9).map(({ t, text: what }) => `${clock(t)} ${what}`)].join("\n");
   }
 }
 

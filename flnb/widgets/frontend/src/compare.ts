@@ -97,7 +97,7 @@ export class Comparison {
       name: () => this.sides.map(({ store }) => store.run?.name ?? "run").join("-and-"),
       shown: () => ({ element: this.element, views: this.tablesShown().map((describe) => ({ view: { element: this.element, describe } })) }),
       ask: send, refusal: () => (saved ? "a saved page has no kernel" : ""), announce: (message) => setText(this.status, message),
-    }, `flnb-compare-${++comparisons}`, ["html"]);
+    }, `flnb-compare-${++comparisons}`, ["html", "svg"]);
     this.pages = { memory: [figures, sides, order, peak, this.words], ops: [this.ops.element], metrics: [this.metrics.element], timeline: [this.timelines.element] };
     this.element.append(
       h("div", "fl-viewbar", choice, this.words, h("span", "fl-space"), order, peak, this.exportMenu.element),

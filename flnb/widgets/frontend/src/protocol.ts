@@ -27,6 +27,8 @@ export interface RunInfo {
   device: string;
   capacity: number | null;
   min_block: number;
+  /** What of its events is stored, and where; empty if that is not known. */
+  settings?: string;
   /** A recording that has ended, told once and from its beginning: nothing of it leaves the page. */
   whole?: boolean;
   /** Whole call stacks of its blocks can be asked for. */
