@@ -29,6 +29,7 @@ class _Call(NamedTuple):
         line: the line of the user's program that called the op.
         difference: how the result differs from the result of the reference.
         seconds, reference: the times of the op in all rounds, on this backend and on the reference.
+        scope, nth: the path of the module, and the place among the calls there, as in `Result`.
     """
 
     inputs: str
@@ -36,6 +37,8 @@ class _Call(NamedTuple):
     difference: Difference
     seconds: list[float]
     reference: list[float]
+    scope: str
+    nth: int | None
 
 
 def _result(op: str, backend: str, calls: list[_Call]) -> Result:
@@ -49,7 +52,9 @@ def _result(op: str, backend: str, calls: list[_Call]) -> Result:
     time = ratios(*np.sum([(call.seconds, call.reference) for call in calls], axis=0).tolist())
     inputs, line = shown.inputs if failed else "", shown.line
     error_shown = None if failed and not error else error
-    return Result(op, not failed, len(calls), reason, (), backend, error_shown, time, inputs, line, op)
+    return Result(
+        op, not failed, len(calls), reason, (), backend, error_shown, time, inputs, line, op, shown.scope, shown.nth
+    )
 
 
 def compare_backends(
@@ -62,7 +67,8 @@ def compare_backends(
 
     The returned report has a row for each op and backend: whether it passed, the largest error, the time as a multiple
     of the reference's (median, minimum and maximum over the rounds), and the inputs and source line of the first call
-    that differs. A notebook shows the report as a table; a click on an op's name selects the op in the dashboard.
+    that differs. A notebook shows the report as a table; a click on an op's name selects its node
+    in the dashboard, or the op if it has none there.
 
     Args:
         function: called once, without arguments.
@@ -96,7 +102,8 @@ def compare_backends(
 
     def report(step: ComparedOp) -> None:
         which = next(i for i, other in enumerate(others) if other is step.backend)
-        call = _Call(str(step.call), step.place.brief, step.difference, step.seconds, step.reference)
+        about = step.difference, step.seconds, step.reference, step.scope, step.nth
+        call = _Call(str(step.call), step.place.brief, *about)
         calls[which].setdefault(step.call.op, []).append(call)
 
     lockstep(function, reference, others, tolerance, report, seed, rounds)

@@ -13,6 +13,7 @@ from flnb_telemetry.safe_text import WHOLE, html_text, safe_lines
 from flnb.explore.calls import NEW
 from flnb.explore.lockstep import ComparedOp, backends_of, lockstep
 from flnb.explore.minimise import Minimised, minimise
+from flnb.explore.report import select_button
 from flnb.explore.script import array_code, definition, literal, result_code, save, where
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Divergence:
         op: the op's name in the op table.
         index: the number of ops that were compared before it.
         place, scope, phase: line of the program, path of the module, and phase in which the op was called.
+        nth: its place among the calls of this op with this scope, counted from 0; None for an op without node.
         difference: the difference of the results in the program.
         smallest: the difference of the results in the script, whose inputs were made small and simple.
         call: the op's inputs and attributes as the program had them.
@@ -47,6 +49,7 @@ class Divergence:
     smallest: Difference
     call: OpCall
     script: str
+    nth: int | None = None
 
     def __repr__(self) -> str:
         place = where(self.scope, self.phase, self.place.brief)
@@ -55,8 +58,9 @@ class Divergence:
 
     def _repr_html_(self) -> str:
         place = html_text(where(self.scope, self.phase, between=" · "))
+        name = select_button(html_text(self.op), self.op, self.scope, self.nth)
         return (
-            f"<div><b>{html_text(self.op)}</b>, op {self.index}, is the first that differs. {place}"
+            f"<div><b>{name}</b>, op {self.index}, is the first that differs. {place}"
             f"<div><code>{html_text(self.place.brief)}</code></div><div>{html_text(str(self.difference))}</div>"
             "<pre style='padding:8px;border:1px solid var(--jp-border-color2,#8884)'>"
             f"{html_text(self.script, WHOLE)}</pre></div>"
@@ -124,7 +128,7 @@ def bisect(
     script = _script(small, step, given, tolerance)
     found = small.found or step.difference
     where = step.place, step.scope, step.phase
-    return Divergence(step.call.op, count, *where, step.difference, found, step.call, script)
+    return Divergence(step.call.op, count, *where, step.difference, found, step.call, script, step.nth)
 
 
 def _script(small: Minimised, step: ComparedOp, backends: list[Any], tolerance: float) -> str:

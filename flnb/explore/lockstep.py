@@ -7,13 +7,14 @@ run as a whole on all of them, and so is its gradient if the program records gra
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import bus, schema
 
-from flnb.dispatch import registry
+from flnb.dispatch import registry, state
 from flnb.dispatch.interpreter import use_interpreter
 from flnb.dispatch.observe import Observer, observe
 from flnb.dispatch.parts import use_backend
@@ -42,6 +43,8 @@ class ComparedOp:
         reference: times of the op on the reference, one for each round.
         difference: how the two results differ.
         place, scope, phase: line of the program, path of the module, and phase in which the op was called.
+        nth: the number of calls of this op with the same scope before it; None while gradients are not recorded, as in
+            a backward pass, because the op has no node on the tape then.
     """
 
     call: OpCall
@@ -52,6 +55,7 @@ class ComparedOp:
     place: Line
     scope: str
     phase: str
+    nth: int | None
 
 
 class Lockstep(Observer):
@@ -68,6 +72,7 @@ class Lockstep(Observer):
         self.report = report
         self.call: OpCall
         self.wrong: set[TensorBackend] = set()
+        self._calls = Counter[Any]()
 
     def before(self, op: Op, arguments: tuple[Any, ...]) -> None:
         """Store the inputs before the op can overwrite them."""
@@ -105,7 +110,10 @@ class Lockstep(Observer):
             if found:
                 agree = False
                 self.wrong.add(other)
-            self.report(ComparedOp(call, other, seconds, timed[0], found, *where))
+            key = call.op, here.path, other
+            nth = self._calls[key] if state.current().grad else None
+            self._calls[key] += nth is not None
+            self.report(ComparedOp(call, other, seconds, timed[0], found, *where, nth))
         return agree
 
 

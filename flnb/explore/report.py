@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flnb_telemetry import tables
-from flnb_telemetry.safe_text import html_text, safe_lines, safe_text
+from flnb_telemetry.safe_text import WHOLE, html_text, safe_lines, safe_text
 from flnb_telemetry.tables import Markup
 
 from flnb.explore.turns import Spread
@@ -35,6 +35,8 @@ class Result:
         inputs: the shapes and dtypes of the inputs of the first call that failed.
         line: the source line of the first call that failed, or of the method that failed.
         op: the op's name in the op table, by which a click selects it in the dashboard.
+        scope, nth: the path of the module in which it ran, and its place among the calls of this op there, counted from
+            0. By them a click selects the op's node on the tape in the dashboard. nth is None for an op without node.
     """
 
     check: str
@@ -48,6 +50,8 @@ class Result:
     inputs: str = ""
     line: str = ""
     op: str = ""
+    scope: str = ""
+    nth: int | None = None
 
     @property
     def shown(self) -> dict[str, str]:
@@ -142,7 +146,7 @@ def _cells(result: Result) -> list[Markup]:
     check, *measured = html_text(result.check), *result.shown.values()
     check, error, time = (text and f"<span style='white-space:nowrap'>{text}</span>" for text in (check, *measured))
     cells = (
-        _button(result.op, check) if result.op else check, html_text(result.backend),
+        select_button(check, result.op, result.scope, result.nth) if result.op else check, html_text(result.backend),
         f"<b style='color:var({colour});white-space:nowrap'>{mark}</b>", str(result.tried), error, time, _what(result),
     )  # fmt: skip
     return list(map(Markup, cells))
@@ -162,10 +166,17 @@ def _what(result: Result) -> str:
     return "".join(f"<div>{part}</div>" for part in parts)
 
 
-def _button(op: str, text: str) -> str:
-    """Return an HTML button that selects an op: a click dispatches an event, which the page's dashboards handle."""
-    detail = json.dumps(safe_text(op))  # a JavaScript string: quotes in a name are escaped
-    event = html_text(f'new CustomEvent("flnb-select", {{detail: {{op: {detail}}}}})')
+def select_button(text: str, op: str, scope: str = "", nth: int | None = None) -> str:
+    """Return an HTML button that selects an op: a click dispatches an event, which the page's dashboards handle.
+
+    Args:
+        text: the button's text, as HTML.
+        op: the op's name.
+        scope, nth: the path of the module and the op's place among the calls of this op there, as in `Result`.
+    """
+    named = {"op": op} | ({} if nth is None else {"scope": scope, "nth": nth})
+    detail = json.dumps({key: safe_text(value) if isinstance(value, str) else value for key, value in named.items()})
+    event = html_text(f'new CustomEvent("flnb-select", {{detail: {detail}}})', WHOLE)  # quotes in names are escaped
     style = "all:unset;cursor:pointer;text-decoration:underline dotted;font-family:var(--jp-code-font-family,monospace)"
     title = "select this op in the dashboard"
     return f"<button style='{style}' title='{title}' onclick='window.dispatchEvent({event})'>{text}</button>"

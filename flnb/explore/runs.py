@@ -15,6 +15,7 @@ from flnb_telemetry.extras import require
 from flnb_telemetry.safe_text import html_text, safe_text
 
 from flnb.explore.peaks import measured_peaks
+from flnb.explore.report import select_button
 from flnb.explore.work import Work, in_steps, step_durations, total, works_of
 
 if TYPE_CHECKING:
@@ -182,9 +183,10 @@ class RunComparison:
         for row in rows:  # each change stays in one line; shares of peaks are in a line of their own
             row[at] = ", ".join(change.replace(" ", "\u00a0") for change in row[at].split(", "))
             row[-2:] = [tables.Markup(html_text(cell).replace(" (", "<br>(")) for cell in row[-2:]]
-            row[:2] = [
-                tables.Markup("<br>".join(map(html_text, (cell for cell in row[:2] if cell != quantity.UNKNOWN))))
-            ]
+            op, scope = row[0], "" if row[1] == quantity.UNKNOWN else row[1]
+            own = self.outside is None or row is not rows[-1]
+            name = select_button(html_text(op), op, scope, 0) if own else html_text(op)
+            row[:2] = [tables.Markup("<br>".join(part for part in (name, html_text(scope)) if part))]
         titles[:2] = ["op, scope"]
         table = tables.html([titles, *rows], SIDES[1:]) if shown else "<p>no op events</p>"
         return f"<div>{html_text(self.summary(), 1000)}</div>{table}"

@@ -51,7 +51,23 @@ def test_a_click_on_an_op_of_a_report_selects_it_in_the_dashboard(notebook: Page
     failed = page.locator(".jp-OutputArea-output tr", has_text="failed")
     eventually(page, failed.count, 1)
     failed.locator("button").click()
-    page.wait_for_function("() => window.__flnb.selection?.op === 'tanh'")
+    page.wait_for_function("() => window.__flnb.tab === 'tape' && window.__flnb.selection?.kind === 'node'")
+    assert page.evaluate("() => window.__flnb.selection.op") == "tanh"
+    page.wait_for_function(
+        """() => {
+            const [box] = window.__flnb.view.targets.filter(({ row, name }) => row === 'forward' && name === 'tanh');
+            const canvas = document.querySelector('.fl-root [role=tabpanel]:not([hidden]) canvas');
+            const { left, right, top } = canvas.getBoundingClientRect();
+            return box && left <= box.x && box.x + box.width <= right && 0 <= top && top < innerHeight;
+        }"""
+    )
+    page.locator(".jp-OutputArea-output tr", has_text="maximum").locator("button").click()  # of relu, whose node has all
+    page.wait_for_function("() => window.__flnb.selection?.op === 'maximum' && window.__flnb.tab === 'ops'")
+    page.locator(".jp-OutputArea-output tr", has_text="matmul").locator("button").click()  # in a module
+    page.wait_for_function("() => window.__flnb.tab === 'tape' && window.__flnb.selection?.scope === 'sequential.3'")
+    assert page.evaluate("() => window.__flnb.selection.node > 0")
+    failed.locator("button").click()
+    page.wait_for_function("() => window.__flnb.tab === 'tape' && window.__flnb.selection?.kind === 'node'")
     assert not page.flnb_errors
 
 

@@ -118,3 +118,23 @@ def test_times_are_taken_in_turns_of_warm_backends_and_their_spread_is_told():
     assert f"{median:.2f}× ({least:.2f} to {most:.2f})" in report._repr_html_()
     with pytest.raises(ValueError, match="rounds must be 1 or more, got 0"):
         flnb.compare_backends(lambda: flnb.exp(x), ["numpy", Sound], rounds=0)
+
+
+def test_a_row_names_the_node_of_its_first_call_that_differs():
+    class Faulty(flnb.backends.NumpyBackend):
+        def exp(self, x, out=None):
+            return np.add(np.exp(x), float(x.size == 6), out)
+
+    def called():
+        with flnb.scope("net"):
+            for size in (3, 6, 6):
+                flnb.exp(flnb.autograd.Variable(flnb.ones((size,)))).sum().backward()
+
+    report = flnb.compare_backends(called, ["numpy", Faulty])
+    assert (report["exp"].op, report["exp"].scope, report["exp"].nth) == ("exp", "net", 1)
+    assert report["multiply"].nth is None, "an op of the backward pass has no node"
+    html = report._repr_html_()
+    assert "{&quot;op&quot;: &quot;exp&quot;, &quot;scope&quot;: &quot;net&quot;, &quot;nth&quot;: 1}" in html
+    found = flnb.bisect(called, "numpy", Faulty)
+    assert found.nth == 1
+    assert "&quot;nth&quot;: 1}" in found._repr_html_()

@@ -167,7 +167,7 @@ def test_it_prints_as_a_table_also_from_files(pair: tuple[Recording, Recording],
     line = next(line for line in text.splitlines() if line.startswith("matmul"))
     assert "bigger 4.00×, more often 2.00×" in line
     assert html.count("<tr>") == 1 + len(found.rows)
-    assert ">matmul<br>net.linear<" in html
+    assert ">matmul</button><br>net.linear<" in html
     assert re.search(r"FLOP/s B<.*>[\d.]+ [kMG]<br>\([\d.]+ %\)<", html, re.S)
     assert "bigger\u00a04.00×, more\u00a0often\u00a02.00×" in html.replace("&nbsp;", "\u00a0")
     titles = found.cells()[0]

@@ -48,14 +48,14 @@ def test_numbers_are_aligned_to_the_right_and_names_of_checks_are_not_wrapped():
 def test_a_click_on_an_op_tells_the_dashboard():
     html = REPORT._repr_html_()
     assert html.count("flnb-select") == 2  # rows without an op have no button
-    assert "{detail: {op: &quot;exp&quot;}}" in html
+    assert "{detail: {&quot;op&quot;: &quot;exp&quot;}}" in html
 
 
 def test_quotes_in_the_name_of_an_op_run_no_script():
     name = 'x"}}); alert(1); //\\'
     html = Report("kit", (Result(name, True, 1, op=name),))._repr_html_()
     (script,) = re.findall(r"onclick='([^']*)'", html)
-    assert r"op: &quot;x\&quot;}}); alert(1); //\\&quot;}" in script
+    assert r"&quot;op&quot;: &quot;x\&quot;}}); alert(1); //\\&quot;}" in script
 
 
 def test_rows_are_found_by_name_failed_ones_first():

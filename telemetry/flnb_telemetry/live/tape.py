@@ -89,7 +89,8 @@ class LiveTape:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer a request: levels to "open", a node to "reveal", a text to "search", or a group's key: "marks".
 
-        Unknown keys are ignored.
+        A node can also be requested by "op", "scope" and "nth", its place among the nodes with both, counted from 0; if
+        a step has fewer, the count begins again, as in a program of several steps. Unknown keys are ignored.
         """
         opened, reveal, search = (request.get(key) for key in ("open", "reveal", "search"))
         keys = [key for key in opened if isinstance(key, str)] if isinstance(opened, list) else []
@@ -97,6 +98,8 @@ class LiveTape:
         if isinstance(search, str) and search:
             content["search"] = found = {"text": search, **self._found(search.lower(), request.get("after"))}
             reveal = found["next"] if "after" in request else reveal
+        if isinstance(op := request.get("op"), str):
+            reveal = content["named"] = self._named(op, request.get("scope"), request.get("nth"))
         if isinstance(reveal, int):
             row = int(np.searchsorted(self.graph.id, reveal))
             if row < len(self.graph) and self.graph.id[row] == reveal:
@@ -109,6 +112,15 @@ class LiveTape:
             contexts, ops = np.unique(self.graph.context[part])[:MARKED].tolist(), np.unique(self._op[part]).tolist()
             content["marks"] = {"group": mark, "contexts": contexts, "ops": [self._op_names[op] for op in ops]}
         return content | self._part(keys, False)
+
+    def _named(self, op: str, scope: Any, nth: Any) -> int | None:
+        """Return the id of a node by op, scope and place among the nodes with both; None if there is none."""
+        graph = self.graph
+        used, context = np.unique(graph.context, return_inverse=True)
+        scopes = np.array([self.catalog.contexts.items[i].scope == scope for i in used.tolist()], np.bool_)
+        names = np.array([name == op for name in self._op_names], np.bool_)
+        rows = np.flatnonzero(names[self._op] & scopes[context]) if len(graph) else ()
+        return int(graph.id[rows[nth % len(rows)]]) if len(rows) and isinstance(nth, int) else None
 
     def _found(self, text: str, after: Any) -> dict[str, Any]:
         """Find the nodes whose op or scope contains a text, which is given in lower case.

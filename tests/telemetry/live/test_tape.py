@@ -121,6 +121,18 @@ def test_a_node_is_revealed_with_the_levels_above_it() -> None:
     assert "reveal" not in shown.answer({"type": "tape", "reveal": 99_999})
 
 
+def test_a_node_is_named_by_op_scope_and_place() -> None:
+    shown = live(*[(f"net.{i % 3}", op) for i in range(3000) for op in ("exp", "add")])
+    for scope, nth, row in (("net.0", 0, 0), ("net.2", 0, 4), ("net.1", 999, 5996), ("net.1", 1000, 2)):
+        answer = sent(shown.answer({"type": "tape", "op": "exp", "scope": scope, "nth": nth}))
+        assert answer["named"] == answer["reveal"]["id"] == shown.graph.id[row]
+        assert answer["named"] in [node["id"] for node in answer["nodes"]]
+    for op, scope, nth in (("log", "net.0", 0), ("exp", "net", 0), ("exp", "net.0", None), ("exp", None, 0)):
+        answer = sent(shown.answer({"type": "tape", "op": op, "scope": scope, "nth": nth}))
+        assert answer["named"] is None
+        assert "reveal" not in answer
+
+
 def test_a_search_counts_all_nodes_and_leads_to_the_next() -> None:
     shown = live(*[("", op) for _ in range(2000) for op in ("exp", "add", "log")], ("head.Fc", "matmul"))
     assert sent(shown.answer({"type": "tape", "search": "EXP"}))["search"]["count"] == 2000

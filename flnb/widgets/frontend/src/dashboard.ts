@@ -291,10 +291,15 @@ export class Dashboard {
     };
   }
 
-  /** A click on an op in a report of this page: every dashboard shows it. */
+  /** A click on an op in a report of this page: every dashboard shows its node on the tape, or the op where it has none. */
   private readonly selectOp = (event: Event): void => {
-    const op = (event as CustomEvent<{ op?: unknown }>).detail?.op;
-    if (typeof op === "string") this.store.select({ kind: "op", label: op, op });
+    const { op, scope, nth } = (event as CustomEvent<{ op?: string; scope?: string; nth?: number } | null>).detail ?? {};
+    if (typeof op !== "string") return;
+    this.store.select({ kind: "op", label: op, op });
+    const asks = nth !== undefined && this.store.tape !== null;
+    this.show(asks ? "tape" : "ops");
+    if (asks) this.options.send({ type: "tape", op, scope: scope ?? "", nth });
+    this.element.scrollIntoView({ block: "nearest" });
   };
 
   private setPaused(paused: boolean): void {

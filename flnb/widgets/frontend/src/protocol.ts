@@ -147,12 +147,14 @@ export interface Tape extends TapePart, TapeNorms {
   inputs: [number, number][];
 }
 /** Asks for more of the tape: levels to open, the way to a node, the next node that a text matches after another; for the newest in place of one with NaN, (`at`) for the tape of a step, or (`marks`) for what the nodes of a group ran. */
-export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number; newest?: true; at?: number; marks?: string }
+export interface TapeRequest { type: "tape"; open?: string[]; reveal?: number; search?: string; after?: number; newest?: true; at?: number; marks?: string; op?: string; scope?: string; nth?: number }
 export interface TapeAnswer extends TapePart {
   type: "tape";
   structure: string;
   step: number;
   reveal?: { id: number; open: string[] };
+  /** The node that was asked for by op, scope and place among the nodes with both; null if there is none. */
+  named?: number | null;
   search?: { text: string; count: number; next: number | null; at: number };
   /** Of the nodes of a group: contexts, and names of ops. */
   marks?: { group: string; contexts: number[]; ops: string[] };

@@ -26,6 +26,7 @@ beforeEach(() => {
   resized = [];
   vi.stubGlobal("ResizeObserver", Watcher);
   vi.stubGlobal("IntersectionObserver", undefined);
+  Element.prototype.scrollIntoView = vi.fn();
   vi.stubGlobal("DOMMatrix", class {});
   vi.stubGlobal("requestAnimationFrame", (callback: FrameRequestCallback) => frames.push(callback));
   vi.stubGlobal("cancelAnimationFrame", () => undefined);
@@ -198,10 +199,21 @@ describe("the widget", () => {
     draw();
     window.dispatchEvent(new CustomEvent("flnb-select", { detail: { op: "conv2d" } }));
     expect(window.__flnb!.selection).toEqual({ kind: "op", label: "conv2d", op: "conv2d" });
+    expect(window.__flnb!.tab).toBe("ops");
     window.dispatchEvent(new CustomEvent("flnb-select", { detail: {} }));
     expect(window.__flnb!.selection).toMatchObject({ op: "conv2d" });
     destroy();
     window.dispatchEvent(new CustomEvent("flnb-select", { detail: { op: "add" } }));
+    expect(window.__flnb!.selection).toMatchObject({ op: "conv2d" });
+  });
+
+  it("asks for the node that a report on the same page tells of, and shows the tape", () => {
+    const { tick, sent } = mounted();
+    for (let at = 0; at < 20; at++) tick();
+    draw();
+    window.dispatchEvent(new CustomEvent("flnb-select", { detail: { op: "conv2d", scope: "net.block1.conv", nth: 0 } }));
+    expect(window.__flnb!.tab).toBe("tape");
+    expect(sent).toContainEqual({ type: "tape", op: "conv2d", scope: "net.block1.conv", nth: 0 });
     expect(window.__flnb!.selection).toMatchObject({ op: "conv2d" });
   });
 

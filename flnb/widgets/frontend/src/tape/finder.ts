@@ -60,6 +60,7 @@ export class Finder {
     const { answer } = store;
     if (answer === null || answer === this.answered) return [];
     this.answered = answer;
+    if (answer.named === null) actions.show("ops");
     if (answer.search && answer.search.text === store.search) {
       const { count, at } = answer.search;
       this.text = count === 0 ? "nothing found" : answer.reveal ? `${integer(at)} of ${integer(count)} found` : `${integer(count)} found, Enter goes to the next`;
@@ -68,7 +69,7 @@ export class Finder {
     const { id, open } = answer.reveal;
     this.wanted = id;
     const at = this.model.indexOf(id);
-    if (answer.search && at >= 0) {
+    if ((answer.search || answer.named) && at >= 0) {
       actions.select(selectionOfNode(store, this.model.nodes[at]!.node, this.model.tape));
       this.selection = JSON.stringify(store.selection);
     }
