@@ -61,7 +61,9 @@ def test_a_click_on_an_op_of_a_report_selects_it_in_the_dashboard(notebook: Page
             return box && left <= box.x && box.x + box.width <= right && 0 <= top && top < innerHeight;
         }"""
     )
-    page.locator(".jp-OutputArea-output tr", has_text="maximum").locator("button").click()  # of relu, whose node has all
+    page.locator(".jp-OutputArea-output tr", has_text="maximum").locator(
+        "button"
+    ).click()  # of relu, whose node has all
     page.wait_for_function("() => window.__flnb.selection?.op === 'maximum' && window.__flnb.tab === 'ops'")
     page.locator(".jp-OutputArea-output tr", has_text="matmul").locator("button").click()  # in a module
     page.wait_for_function("() => window.__flnb.tab === 'tape' && window.__flnb.selection?.scope === 'sequential.3'")
