@@ -279,6 +279,11 @@ def placed(value: Tensor, node: Any, root: Tensor | None = None) -> Variable:
     return variable
 
 
+def plain(tensor: Any) -> Tensor:
+    """Return the values of a Variable as a plain Tensor; a plain Tensor is returned unchanged."""
+    return tensor.data if isinstance(tensor, Variable) else tensor
+
+
 def _rebuild(cls: type[Variable], values: Any, requires_grad: bool, name: str) -> Variable:
     """Restore a Variable of class ``cls`` from its parts, for `pickle` and `copy.deepcopy`."""
     variable = object.__new__(cls)

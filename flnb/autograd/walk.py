@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from flnb.tensor import Tensor
 
-__all__ = ["Toward", "Walk", "empty"]
-
 ADD = OPS["add"]
 
 

@@ -26,8 +26,6 @@ from flnb.interface.communicator import CollectiveError, Communicator, Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Pending", "difference", "run", "start", "start_multiple", "wait_any"]
-
 K = TypeVar("K")
 
 EAGER = 300

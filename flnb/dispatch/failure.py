@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.plan import Plan
     from flnb.dispatch.table import Op
 
-__all__ = ["Untraceable", "emit_leaf", "failed", "failed_call", "failed_function", "refused"]
-
 SHOWN = 8  # tensors in a note
 NAME, PARAMETER = 4, 5  # of a leaf's node
 MOST = 4096

@@ -14,7 +14,7 @@ from flnb_telemetry.quantity import bytes_of
 from flnb_telemetry.withblock import with_block
 
 from flnb.autograd.arrivals import listen, unlisten
-from flnb.autograd.variable import Variable
+from flnb.autograd.variable import plain
 from flnb.dispatch import crossing
 from flnb.dispatch.communication import run, start
 from flnb.dispatch.groups import current
@@ -62,8 +62,7 @@ class Exchanging(Module):
                 )
         self._most, self._parts = 0 if bucket is None else bytes_of(bucket, f"{name}(bucket=...)"), parts
         for tensor in [*module.parameters(), *(b for _, b in module.named_buffers())]:
-            plain = tensor.data if isinstance(tensor, Variable) else tensor
-            assign(plain, broadcast(plain))
+            assign(plain(tensor), broadcast(plain(tensor)))
         self._members = list(module.named_parameters())
         self._join()
         self._made_on = self._present = current().size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from flnb.autograd.variable import Variable
+from flnb.autograd.variable import plain
 from flnb.dispatch.communication import Pending, start, start_multiple
 from flnb.dispatch.groups import current
 from flnb.distributed.staging import compute, room, values, write
@@ -76,7 +76,7 @@ def start_all_reduce(x: ArrayLike, op: str = "sum") -> Started:
     >>> flnb.distributed.run_threads(2, overlap)
     [[2.0, 4.0], [2.0, 4.0]]
     """
-    y = copy(_plain(x))
+    y = copy(plain(asarray(x)))
     memory = values(y)
     return Started(start("all_reduce", memory, op), y, memory)
 
@@ -99,7 +99,7 @@ def all_reduce_multiple(xs: Sequence[ArrayLike], op: str = "sum", contiguous: bo
     >>> flnb.distributed.run_threads(2, both)
     [[[2, 4], 6.0], [[2, 4], 6.0]]
     """
-    made = [copy(_plain(x)) for x in xs]
+    made = [copy(plain(asarray(x))) for x in xs]
     buffers = [values(y) for y in made]
     if not contiguous:
         if buffers:
@@ -132,8 +132,3 @@ def sync() -> None:
     """
     for started in list(_under_way.get(current(), ())):
         started.wait()
-
-
-def _plain(x: ArrayLike) -> Any:
-    x = asarray(x)
-    return x.data if isinstance(x, Variable) else x

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from flnb.dispatch.state import State
     from flnb.dispatch.table import Op
 
-__all__ = ["at_once", "compute", "materializing", "run", "running"]
-
 T = TypeVar("T")
 running = RLock()
 """A lock that is held while values are computed, because two threads may need the same value."""

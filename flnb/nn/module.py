@@ -9,8 +9,8 @@ from flnb_telemetry import bus
 from flnb_telemetry.safe_text import safe_text
 
 from flnb import ops
-from flnb.autograd import Variable
 from flnb.autograd.hooks import Handle
+from flnb.autograd.variable import Variable, plain
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.effects import effects
@@ -271,7 +271,7 @@ class Module:
         with category("parameter"), use(grad=False, interpreters=without_casts()):
             for _, item in self._named_tensors():
                 if id(item) not in spared and is_float(item.dtype) and item.dtype.kind != "c":
-                    _become(item, ops.astype(_plain(item), dtype))
+                    _become(item, ops.astype(plain(item), dtype))
         return self
 
     def half(self, keep: type[Module] | tuple[type[Module], ...] = ()) -> Module:
@@ -285,7 +285,7 @@ class Module:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return copies of all parameters and buffers, by dotted path."""
-        return {name: ops.asarray(_plain(item), copy=True) for name, item in self._named_tensors()}
+        return {name: ops.asarray(plain(item), copy=True) for name, item in self._named_tensors()}
 
     def mismatches(self, state: Mapping[str, Any]) -> list[str]:
         """Return the reasons why `load_state_dict(state)` would fail, one line each; none if it would succeed."""
@@ -305,7 +305,7 @@ class Module:
         """
         refuse(self.mismatches(state), type(self).__name__)
         for name, item in self._named_tensors():
-            ops.assign(_plain(item), _plain(ops.asarray(state[name], dtype=item.dtype)))
+            ops.assign(plain(item), plain(ops.asarray(state[name], dtype=item.dtype)))
 
     def to(self, backend: str | type[TensorBackend] | TensorBackend) -> Module:
         """Move parameters and buffers to another backend (a name, class or instance), in place; returns the module.
@@ -319,7 +319,7 @@ class Module:
         """
         with category("parameter"):
             for _, item in self._named_tensors():
-                old = _plain(item)
+                old = plain(item)
                 new = old.to(backend)
                 if new is not old:
                     _become(item, new)
@@ -382,8 +382,3 @@ def _become(item: Tensor, new: Tensor) -> None:
     item._adopt(new)
     if isinstance(item, Variable):
         item.zero_grad()
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """Return the values of a Variable as a plain Tensor; a plain Tensor is returned unchanged."""
-    return tensor.data if isinstance(tensor, Variable) else tensor

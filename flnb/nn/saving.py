@@ -10,7 +10,8 @@ import numpy as np
 from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
 
-from flnb.nn.module import Module, _plain
+from flnb.autograd.variable import plain
+from flnb.nn.module import Module
 
 if TYPE_CHECKING:
     import os
@@ -35,7 +36,7 @@ def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
     """
     tensors = dict(model._named_tensors()) if isinstance(model, Module) else model
     # Row-major, because safetensors writes the raw buffer of what it is given, also of a strided array.
-    arrays = {name: np.asarray(_plain(tensor).numpy(), order="C") for name, tensor in tensors.items()}
+    arrays = {name: np.asarray(plain(tensor).numpy(), order="C") for name, tensor in tensors.items()}
     write_whole(path, arrays, {}, purpose="nn.save")
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from flnb_telemetry import bus
 
 from flnb import linalg, ops
+from flnb.autograd.variable import plain
 from flnb.dispatch.effects import effects
-from flnb.optim.gathered import plain
 from flnb.optim.optimizer import updating
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from flnb import ops
-from flnb.autograd import Variable
+from flnb.autograd.variable import Variable, plain
 from flnb.dispatch.crossing import update
 from flnb.dispatch.state import current
 from flnb.dispatch.table import Update
@@ -181,8 +181,3 @@ def _owner(buffer: Any) -> int:
     while (base := getattr(buffer, "base", None)) is not None:
         buffer = base
     return id(buffer)
-
-
-def plain(gradient: Any) -> Tensor:
-    """Return a gradient as a Tensor without a graph (``backward(create_graph=True)`` stores Variables)."""
-    return gradient.data if isinstance(gradient, Variable) else gradient

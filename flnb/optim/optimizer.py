@@ -10,14 +10,14 @@ from flnb_telemetry import bus
 
 from flnb import ops
 from flnb.autograd import Variable
-from flnb.autograd.variable import PARAMETER
+from flnb.autograd.variable import PARAMETER, plain
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.crossing import update
 from flnb.dispatch.effects import effects, repeated
 from flnb.dispatch.plan import spec_of
 from flnb.dispatch.state import category, current, use
 from flnb.nn.mismatches import mismatches, refuse
-from flnb.optim.gathered import gathered, plain
+from flnb.optim.gathered import gathered
 from flnb.optim.repeated import step_repeated
 from flnb.tensor import Tensor
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flnb import ops
+from flnb.autograd.variable import plain
 from flnb.dispatch.state import current
-from flnb.optim.gathered import plain
 
 if TYPE_CHECKING:
     from flnb.optim.optimizer import Optimizer

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from flnb.memory_lab.replay_table import Replay
     from flnb.memory_lab.replaying import Outcome
 
-__all__ = ["fragmentation", "memory", "replay"]
-
 OWNERS = {"scope": "(outside of scopes)", "op": "(no op)", "line": "(unknown line)"}
 """Owners by which `memory` can group blocks, and for each the name of the group of blocks without such an owner."""
 TEETH, CRESTS = 60, 200

@@ -10,8 +10,6 @@ from typing import Any
 from flnb.dispatch.source_lines import is_own
 from flnb.interface.memory import OutOfMemoryError
 
-__all__ = ["show_error", "users_frames"]
-
 RAISE = dis.opmap["RAISE_VARARGS"]
 
 

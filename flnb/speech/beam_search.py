@@ -17,8 +17,8 @@ from typing import Any
 
 from flnb_telemetry.bus import scope
 
-from flnb.autograd import Variable
 from flnb.autograd.teaching.prefused import MatchedOp, register_sequence
+from flnb.autograd.variable import plain
 from flnb.ops import logaddexp
 from flnb.speech.acceptors import START, Acceptor, Numbers
 
@@ -165,7 +165,7 @@ def best_path(acceptor: Acceptor, emissions: Any, beam: int | None = None) -> tu
     _check_beam(beam)
     weighed = {s: [(a.token, a.to, _number(a.weight)) for a in arcs] for s, arcs in acceptor.arcs.items()}
     alive: dict[int, tuple[float, Any]] = {START: (0.0, None)}
-    for frame in (emissions.data if isinstance(emissions, Variable) else emissions).tolist():
+    for frame in plain(emissions).tolist():
         arriving: dict[int, tuple[float, Any]] = {}
         for state, (score, path) in alive.items():
             for token, to, weight in weighed[state]:

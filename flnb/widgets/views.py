@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from flnb.widgets.model import Dashboard
 
-__all__ = ["Memory", "Metrics", "Ops", "Tape", "Timeline"]
-
 
 class _SingleView(_View):
     """One view of the dashboard as a widget, with its selection and time cursor as traits.

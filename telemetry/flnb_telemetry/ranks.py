@@ -25,8 +25,6 @@ from flnb_telemetry.safe_text import safe_text
 if TYPE_CHECKING:
     import os
 
-__all__ = ["Ranks", "restored"]
-
 LEAVES_EARLY = (*PAIRS, "broadcast")
 """Calls that a rank may finish before all ranks have made them."""
 

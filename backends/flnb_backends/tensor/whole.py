@@ -29,8 +29,6 @@ from flnb_backends.tensor.rows import Array, Out, blocks, blocks_along, number, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Whole"]
-
 CUBIC, ROOT_EIGHT_OVER_PI = 0.044715, math.sqrt(8.0 / math.pi)
 
 
