@@ -278,7 +278,7 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: str |
     Tensor([ 0. ,  0.5, -1. , -0.5], float32[4], numpy)
     """
     chosen = default_dtype() if dtype is None else dtype
-    places = concat([arange(0, (n + 1) // 2, dtype=chosen), arange(-(n // 2), 0, dtype=chosen)])
+    places = concat([arange(0, (n + 1) // 2, 1, chosen, device), arange(-(n // 2), 0, 1, chosen, device)])
     return e.divide(places, d * n)
 
 
@@ -289,7 +289,7 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: str 
     >>> flnb.fft.rfftfreq(4, d=0.5)
     Tensor([0. , 0.5, 1. ], float32[3], numpy)
     """
-    return e.divide(arange(0, n // 2 + 1, dtype=default_dtype() if dtype is None else dtype), d * n)
+    return e.divide(arange(0, n // 2 + 1, 1, default_dtype() if dtype is None else dtype, device), d * n)
 
 
 def fftshift(x: ArrayLike, /, *, axes: int | Sequence[int] | None = None) -> Tensor:

@@ -135,6 +135,8 @@ def test_eye(k):
             "expected a kind of dtype, one of bool",
         ),
         (lambda: flnb.__array_namespace_info__().dtypes(device="tpu"), ValueError, "device must be 'cpu'"),
+        (lambda: flnb.fft.fftfreq(4, device="tpu"), ValueError, "device must be 'cpu'"),
+        (lambda: flnb.fft.rfftfreq(4, device="tpu"), ValueError, "device must be 'cpu'"),
     ],
 )
 def test_errors(call, kind, text):

@@ -69,7 +69,7 @@ class Mpi(Communicator):
     def __init__(self, communicator: Any = None, group: str = "") -> None:
         if communicator is None:
             _join()
-        mpi = self._mpi = _library()
+        mpi = _library()
         self._engine = (mpi.COMM_WORLD if communicator is None else communicator).Dup()
         self.rank, self.size, self.group_name = self._engine.rank, self._engine.size, group
         self._splits = 0

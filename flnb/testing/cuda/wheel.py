@@ -37,8 +37,6 @@ RUNTIME = "cupy_backends.cuda.api.runtime"
 NCCL = "cupy_backends.cuda.libs.nccl"
 PRECOMPILED = "cupy.cuda.jitify", "cupy.random._generator_api"
 REFUSAL = "{} was compiled for GPUs, and cannot run on the emulated device"
-CYTHON = "3.2.4"
-"""The Cython version that built CuPy's wheel: modules built by different versions do not share types."""
 LACKS = """#include <cstdio>
 #define LACKS(name, error) extern "C" int name() { \\
   fprintf(stderr, "flnb: the emulated device lacks the call %s\\n", #name); return error; }
@@ -67,7 +65,7 @@ def build_runtime() -> Path:
         _require({"cython": bool(find_spec("Cython")), "pip": bool(find_spec("pip"))})
         with tempfile.TemporaryDirectory(dir=module.parent) as folder:
             source = _source_of_cupy(version, Path(folder))
-            _translate(source, version)
+            _translate(source)
             pxi = (source / "cupy_backends/cuda/api/_runtime_extern.pxi").read_text()
             lacking = sorted(
                 set(re.findall(r"\bint (cuda\w+)\(", pxi)) - set(re.findall(r"^API (cuda\w+)\(", own, re.M))
@@ -139,7 +137,7 @@ def _source_of_cupy(version: str, folder: Path) -> Path:
     return folder / f"cupy-{version}"
 
 
-def _translate(source: Path, version: str) -> None:
+def _translate(source: Path) -> None:
     """Translate CuPy's runtime module to C++ by Cython, with the options of CuPy's wheel."""
     header = next(Path(option[2:], "cuda.h") for option in include_options() if Path(option[2:], "cuda.h").exists())
     cuda = re.search(r"#define CUDA_VERSION (\d+)", header.read_text())[1]  # type: ignore[index]
