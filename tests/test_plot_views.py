@@ -98,6 +98,9 @@ def test_every_view_of_a_run_is_a_picture(runs: tuple[Recording, Recording], tmp
     }  # fmt: skip
     run.save_as(tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes() == png(run.to_svg())
+    nothing = Recording("blank")
+    assert "blank: no metrics, memory or ops were recorded" in nothing.to_svg()
+    assert "B: blank" in run.to_svg("comparison", nothing)
     compared = run.to_svg("comparison", other)
     assert_drawn(png(compared))
     texts = [each.text or "" for each in ElementTree.fromstring(compared).iter() if each.tag.endswith("text")]

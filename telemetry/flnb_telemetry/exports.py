@@ -38,7 +38,8 @@ class Drawn:
         """
         run: Any = self
         if view == "overview" and isinstance(self, Exports):
-            return svg.stacked(svg.pictures(run))
+            empty = svg.text_lines([f"{run.name}: no metrics, memory or ops were recorded"])
+            return svg.stacked(svg.pictures(run) or [empty])
         return str(foreign("draw view")(run, view, beside))
 
     def save_svg(self, path: str | os.PathLike[str], view: str = "overview", beside: Any = None) -> None:
