@@ -85,7 +85,8 @@ def free_own(manager: MemoryManager, mine: Block | None = None, lane: Lane | Non
     if lane is None and bus.lanes is not None:
         lane = bus.lanes.lane
     now = 0 if lane is None else clock()
-    for entry in tuple(dropped):
+    # No `tuple`, which Python 3.11 allocates after iteration began: the collector may run then, and add to the queue.
+    for entry in list(dropped):
         block: Any = getattr(entry, "block", None)
         if block is None or block.manager is not manager:
             continue

@@ -103,6 +103,29 @@ def test_a_finaliser_only_queues(no_collector):
     assert len(calls) == 2
 
 
+def test_garbage_may_be_collected_while_the_queue_is_read(no_collector):
+    """Python 3.11 collects it in the middle of an allocation, and its arrays are added to the queue."""
+
+    class Garbage:
+        pass
+
+    manager, before = Caching(), gc.get_threshold()
+    try:
+        for later in range(40):
+            cycle = Garbage()
+            cycle.itself, cycle.array = cycle, array(manager, 1000)
+            many = [array(manager, 1000) for _ in range(25)]
+            del cycle, many
+            gc.set_threshold(gc.get_count()[0] + later % 20 + 1, 1000, 1000)
+            gc.enable()
+            manager.settle()
+            gc.disable()
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert manager.stats()["live"] == 0
+
+
 def test_an_error_in_a_users_free_warns_whoever_drains_and_the_block_stays_accounted_for(recorded, no_collector):
     class Broken(Native):
         def free(self, block):
