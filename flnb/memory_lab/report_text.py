@@ -37,7 +37,7 @@ def facts(report: Postmortem) -> list[tuple[str, str]]:
 
 def where(report: Postmortem) -> str:
     """Return a line that describes the failed request: op, module, bytes, manager, device and capacity."""
-    op = report.op or "somebody"
+    op = report.op or "the program"
     scope = f" ({report.scope})" if report.scope else ""
     capacity = "of unknown capacity" if report.capacity is None else f"capacity {quantity.size(report.capacity)}"
     return (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from flnb_telemetry.safe_text import LONGEST_LINE, safe_text
 
 
 def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
@@ -29,9 +30,12 @@ def mismatches(own: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
 
 
 def refuse(problems: Sequence[str], what: str) -> None:
-    """Raise a ValueError that lists all problems, if there are any; `what` names the object that is loaded."""
+    """Raise a ValueError that lists all problems, if there are any; `what` names the object that is loaded.
+
+    Names come from a file, so they are made safe to display.
+    """
     if problems:
-        listed = "\n  ".join(sorted(problems))
+        listed = "\n  ".join(safe_text(problem, LONGEST_LINE) for problem in sorted(problems))
         raise ValueError(
             f"flnb: this state does not fit {what}; nothing was loaded\n  {listed}\n"
             "build it with the sizes and settings it was saved with, or remove the entries that do not belong to it"

@@ -43,7 +43,7 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
     1
 
     Raises:
-        TypeError: there are floating-point inputs, but none of float64.
+        TypeError: there are floating-point or complex inputs, but none of float64.
         GradientError: the relative error exceeds ``tolerance``. The message names the argument, the element with the
             largest error, the order of the derivative, and both values.
     """
@@ -91,12 +91,15 @@ def verify_grad(function: Callable[..., Any], inputs: Sequence[Any], order: int 
 
 
 def _refuse_narrow(function: Any, arrays: list[Array]) -> None:
-    """Raise TypeError if the function has a gradient, but none of its floating-point inputs is float64."""
-    narrow = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
-    if narrow and _projected(function, arrays, narrow, np.ones(()))[1].requires_grad:
+    """Raise TypeError if the function has a gradient, but none of its floating-point or complex inputs is float64."""
+    others = [i for i, a in enumerate(arrays) if a.dtype.kind in "fc"]
+    if others and getattr(_projected(function, arrays, others, np.ones(()))[1], "requires_grad", False):
+        split = any(arrays[i].dtype.kind == "c" for i in others)
         raise TypeError(
             f"verify_grad: nothing to check: only float64 inputs are checked, as finite differences need that "
             f"precision; got {', '.join(a.dtype.name for a in arrays)}"
+            + "; give complex inputs by their parts: lambda a, b: flnb.real(function(a + 1j * b))"
+            * split
         )
 
 

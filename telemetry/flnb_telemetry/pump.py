@@ -30,6 +30,7 @@ import numpy as np
 
 from flnb_telemetry import bus, schema
 from flnb_telemetry.lane import DEFAULT_BUFFER, NOBODY, Lane, Lanes, event_ns, numbers_in
+from flnb_telemetry.safe_text import brief
 from flnb_telemetry.worker import start
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ FASTEST = 1 << 20
 """The most records that a thread is expected to write in a second."""
 SWITCH_INTERVAL = 0.001
 NOTHING = np.empty((0, schema.WORDS), np.int64)
+MEMBERS = ("grad_interval", "live", "patience", "failure", "feed")  # of every `Sink`
 PATIENCE = 0.2  # seconds after which a thread that waits for the pump checks that the pump runs
 
 
@@ -270,6 +272,9 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
     Returns:
         The session, which all attached sinks share.
 
+    Raises:
+        TypeError: `sink` lacks a member that sinks have.
+
     >>> import flnb
     >>> run = flnb.telemetry.Recording("mine")
     >>> session = flnb.telemetry.attach(run)
@@ -279,6 +284,11 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
     1
     """
     global session
+    if missing := [name for name in MEMBERS if not hasattr(sink, name)]:  # the pump's thread would end with an error
+        raise TypeError(
+            f"flnb.telemetry.attach: expected a sink, such as flnb.telemetry.Recording(), got {brief(sink)}, which has "
+            f"no {', '.join(missing)}"
+        )
     try:
         with _lock:
             event_ns()

@@ -106,6 +106,16 @@ def test_state_dict_is_a_copy_and_loads_back():
     np.testing.assert_array_equal(other.eval()(x).detach().numpy(), expected)
 
 
+def test_names_in_a_state_that_does_not_fit_are_safe_to_display():
+    with pytest.raises(ValueError) as error:
+        Net().load_state_dict({"\x1b[2J\u202ehead" + "x" * 20_000: np.zeros(1)})
+    text = str(error.value)
+    assert r"unexpected: \x1b[2J\u202eheadxx" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert len(text) < 2000
+
+
 def test_load_state_dict_lists_everything_that_does_not_fit_and_writes_nothing():
     net = Net()
     before = {name: tensor.numpy().copy() for name, tensor in net.state_dict().items()}

@@ -164,6 +164,14 @@ def test_a_sink_that_raises_stops_alone() -> None:
     assert whole.rows()[:, 1].tolist() == [1, 2]
 
 
+def test_what_is_no_sink_is_refused_before_the_pump_starts() -> None:
+    with pytest.raises(
+        TypeError, match=r"attach: expected a sink, such as .*, got 3, which has no grad_interval, live"
+    ):
+        pump.attach(3)  # type: ignore[arg-type]
+    assert pump.session is None
+
+
 def test_a_sink_that_raises_although_it_is_due_stops_alone() -> None:
     class Full(Collector):
         patience = 0.0

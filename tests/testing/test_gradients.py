@@ -82,7 +82,10 @@ def test_nan_is_no_gradient(op):
 def test_inputs_that_would_not_be_checked_are_refused():
     with pytest.raises(TypeError, match=r"verify_grad: nothing to check: only float64 .*; got float32, int64"):
         verify_grad(lambda x, i: x[i] * 2.0, [X.astype(np.float32), np.array([0, 1])])
+    with pytest.raises(TypeError, match=r"got complex128; give complex inputs by their parts: lambda a, b: flnb\.real"):
+        verify_grad(flnb.sigmoid, [X + 1j])
     assert verify_grad(flnb.isnan, [X.astype(np.float32)]) == 0
+    assert verify_grad(lambda x: flnb.ones((2,)), [X.astype(np.float32)]) == 0  # the output is no Variable
 
 
 def test_an_output_that_is_wholly_cut_from_the_tape_is_found():
