@@ -174,6 +174,9 @@ def uniform(
 ) -> Tensor:
     """Draw a tensor of uniform random numbers in [low, high), of a floating-point dtype.
 
+    Raises:
+        ValueError: an extent is negative.
+
     >>> import flnb
     >>> x = flnb.random.uniform((2, 3), low=-1.0, generator=flnb.random.Generator(0))
     >>> x.shape, bool((x >= -1.0).all() and (x < 1.0).all())
@@ -187,6 +190,9 @@ def normal(
 ) -> Tensor:
     """Draw a tensor of normal random numbers with a mean and a standard deviation, of a floating-point dtype.
 
+    Raises:
+        ValueError: an extent is negative.
+
     >>> import flnb
     >>> flnb.random.normal((2, 3), mean=5.0, generator=flnb.random.Generator(0)).shape
     (2, 3)
@@ -196,6 +202,9 @@ def normal(
 
 def rand(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Generator | None = None) -> Tensor:
     """Draw a tensor of uniform random numbers in [0, 1); the shape is given as several ints or as one tuple.
+
+    Raises:
+        ValueError: an extent is negative.
 
     >>> import flnb
     >>> flnb.rand(2, 3).shape
@@ -208,6 +217,9 @@ def randn(*shape: int | Sequence[int], dtype: DTypeLike = None, generator: Gener
     """Draw a tensor of normal random numbers with mean 0 and standard deviation 1.
 
     The shape is given as several ints or as one tuple.
+
+    Raises:
+        ValueError: an extent is negative.
 
     >>> import flnb
     >>> flnb.randn(2, 3).shape
@@ -226,20 +238,30 @@ def bernoulli(shape: Shape, p: float = 0.5, dtype: DTypeLike = None, generator: 
 
     The dtype is `flnb.default_dtype()` unless another one is given.
 
+    Raises:
+        ValueError: ``p`` is not in [0, 1].
+
     >>> import flnb
     >>> flnb.random.bernoulli(3, p=1.0)
     Tensor([1., 1., 1.], float32[3], numpy)
     """
+    if isinstance(p, (int, float)) and not 0.0 <= p <= 1.0:
+        raise ValueError(f"bernoulli: p must be in [0, 1], got {brief(p)}")
     return (uniform(shape, generator=generator) < p).astype(_spec((), dtype).dtype)
 
 
 def permutation(n: int, generator: Generator | None = None) -> Tensor:
     """Return the int64 numbers 0 to n - 1 in random order; inside of `flnb.vmap` all examples get the same order.
 
+    Raises:
+        ValueError: ``n`` is negative.
+
     >>> import flnb
     >>> sorted(flnb.random.permutation(3).tolist())
     [0, 1, 2]
     """
+    if n < 0:
+        raise ValueError(f"permutation: n must be 0 or more, got {brief(n)}")
     return asarray(host_generator(generator).permutation(n).astype(np.int64))
 
 

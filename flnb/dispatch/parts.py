@@ -95,6 +95,9 @@ def set_part(kind: str, what: Any) -> Any:
 def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> AbstractContextManager[TensorBackend]:
     """Compute with another backend, given by name, class or instance, until the block ends.
 
+    Raises:
+        ValueError: no backend has this name.
+
     >>> import flnb
     >>> with flnb.use_backend("numpy") as backend:
     ...     backend.name
@@ -105,6 +108,9 @@ def use_backend(backend: str | type[TensorBackend] | TensorBackend) -> AbstractC
 
 def set_backend(backend: str | type[TensorBackend] | TensorBackend) -> TensorBackend:
     """Compute with another backend, given by name, class or instance, for the rest of the session; returns it.
+
+    Raises:
+        ValueError: no backend has this name.
 
     >>> import flnb
     >>> flnb.set_backend("numpy").name
@@ -119,6 +125,9 @@ def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Ab
     A name may contain settings: ``"caching:split_limit=64MiB"``. Tensors allocated inside the block stay valid after
     it; their blocks are freed by the manager that allocated them.
 
+    Raises:
+        ValueError: no memory manager has this name.
+
     >>> import flnb
     >>> with flnb.use_memory_manager("exact") as manager:
     ...     x = flnb.ones((1000, 1000))
@@ -130,6 +139,9 @@ def use_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> Ab
 
 def set_memory_manager(manager: str | type[MemoryManager] | MemoryManager) -> MemoryManager:
     """Allocate from another manager, given by name, class or instance, for the rest of the session; returns it.
+
+    Raises:
+        ValueError: no memory manager has this name.
 
     >>> import flnb
     >>> flnb.set_memory_manager("caching").name
@@ -144,6 +156,9 @@ def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Abstra
     Args:
         device: the device's name (``"simulated:capacity=8GiB"``), its class or an instance.
 
+    Raises:
+        ValueError: no memory device has this name.
+
     >>> import flnb
     >>> with flnb.use_memory_device("host:capacity=64MiB"), flnb.use_memory_manager("caching") as manager:
     ...     manager.device.capacity
@@ -154,6 +169,9 @@ def use_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> Abstra
 
 def set_memory_device(device: str | type[MemoryDevice] | MemoryDevice) -> MemoryDevice:
     """Let managers that are created from now on in the session take segments from another device; returns the device.
+
+    Raises:
+        ValueError: no memory device has this name.
 
     >>> import flnb
     >>> flnb.set_memory_device("host").name
@@ -167,6 +185,9 @@ def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
 
     Nodes refer to their tape: a ``backward`` after the block uses the tape that recorded the nodes.
 
+    Raises:
+        ValueError: no tape has this name.
+
     >>> import flnb
     >>> with flnb.use_tape("arena") as tape:
     ...     y = flnb.Variable([3.0]) * 2.0
@@ -178,6 +199,9 @@ def use_tape(tape: str | type[Tape] | Tape) -> AbstractContextManager[Tape]:
 
 def set_tape(tape: str | type[Tape] | Tape) -> Tape:
     """Record on another tape, given by name, class or instance, for the rest of the session; returns it.
+
+    Raises:
+        ValueError: no tape has this name.
 
     >>> import flnb
     >>> flnb.set_tape("linked").name

@@ -375,6 +375,9 @@ class recording(entered):
 def category(name: str) -> AbstractContextManager[State]:
     """Label the memory that is allocated inside the block with a category of `flnb_telemetry.schema.CATEGORIES`.
 
+    Raises:
+        ValueError: the category is unknown.
+
     >>> import flnb
     >>> with flnb.category("input"):
     ...     batch = flnb.ones((1000, 1000))

@@ -61,6 +61,9 @@ def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
 
     With ``approximate="tanh"`` a tanh approximates the CDF (cumulative distribution function).
 
+    Raises:
+        ValueError: ``approximate`` is neither 'none' nor 'tanh'.
+
     >>> import flnb
     >>> flnb.gelu([-1.0, 0.0, 2.0])
     Tensor([-0.1587,  0.    ,  1.9545], float32[3], numpy)

@@ -65,6 +65,9 @@ def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[T
 def unstack(x: ArrayLike, /, axis: int = 0) -> tuple[Tensor, ...]:
     """Split a tensor into its slices along ``axis``, each without that dimension.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> [row.tolist() for row in flnb.unstack([[1, 2], [3, 4]])]
     [[1, 2], [3, 4]]
@@ -79,6 +82,9 @@ def repeat(x: ArrayLike, repeats: ArrayLike, /, axis: int | None = None) -> Tens
 
     ``repeats`` is one integer for all elements or slices, or one for each of them. With ``axis=None`` x is flattened
     first.
+
+    Raises:
+        ValueError: a count is negative.
 
     >>> import flnb
     >>> flnb.repeat([1, 2], [1, 3])
@@ -107,6 +113,9 @@ def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Tensor:
     """Repeat the whole tensor along each dimension, as many times as ``repetitions`` says.
 
     If x and ``repetitions`` have different lengths, they are aligned at the last dimension.
+
+    Raises:
+        ValueError: a number of repetitions is negative.
 
     >>> import flnb
     >>> flnb.tile([1, 2], (2, 2)).tolist()
@@ -139,6 +148,9 @@ def roll(x: ArrayLike, /, shift: int | tuple[int, ...], axis: int | tuple[int, .
 
     ``shift`` and ``axis`` may be tuples of equal length; with ``axis=None`` the flattened elements are shifted.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.roll([1, 2, 3, 4], 1)
     Tensor([4, 1, 2, 3], int64[4], numpy)
@@ -167,6 +179,9 @@ def tril(x: ArrayLike, /, k: int = 0) -> Tensor:
 
     Diagonal 0 is the main one, 1 the one above it.
 
+    Raises:
+        ValueError: x has fewer than two dimensions.
+
     >>> import flnb
     >>> flnb.tril([[1, 2], [3, 4]]).tolist()
     [[1, 0], [3, 4]]
@@ -178,6 +193,9 @@ def triu(x: ArrayLike, /, k: int = 0) -> Tensor:
     """Upper triangles of matrices (..., M, N), with zeros below the ``k``-th diagonal.
 
     Diagonal 0 is the main one, 1 the one above it.
+
+    Raises:
+        ValueError: x has fewer than two dimensions.
 
     >>> import flnb
     >>> flnb.triu([[1, 2], [3, 4]]).tolist()

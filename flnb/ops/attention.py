@@ -41,6 +41,9 @@ def scaled_dot_product_attention(
         (..., L, F), in the dtype of query, key and value; zeros for a query whose mask is false, or -inf,
         for every key.
 
+    Raises:
+        ValueError: the shapes of query, key and value do not fit together.
+
     >>> import flnb
     >>> x = flnb.asarray([[1.0, 0.0], [0.0, 1.0]])
     >>> flnb.scaled_dot_product_attention(x, x, x, is_causal=True)[0]

@@ -125,6 +125,9 @@ def softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
 
     The maximum is subtracted first, so nothing overflows.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.softmax([1.0, 2.0, 3.0])
     Tensor([0.09  , 0.2447, 0.6652], float32[3], numpy)
@@ -147,6 +150,9 @@ _log_softmax_op = Composite(
 def log_softmax(x: ArrayLike, /, axis: int = -1) -> Tensor:
     """Logarithm of `softmax` along ``axis``, computed without underflow.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.log_softmax([0.0, 1000.0])
     Tensor([-1000.,     0.], float32[2], numpy)
@@ -158,6 +164,9 @@ def dropout(x: ArrayLike, /, p: float = 0.5, training: bool = True, generator: A
     """Zero each element with probability ``p`` and divide the others by 1 - p; without ``training`` return x unchanged.
 
     Random numbers are drawn from ``generator`` (`flnb.random.Generator`), or from the session's.
+
+    Raises:
+        ValueError: ``p`` is not in [0, 1).
 
     >>> import flnb
     >>> flnb.dropout(flnb.ones(3), p=0.0)

@@ -201,6 +201,9 @@ def full(
     Without ``dtype`` the dtype is bool, int64, or the default floating or complex dtype, depending on the type of the
     number; for a Tensor it is that Tensor's dtype. Gradients flow to a ``fill_value`` that is a Tensor.
 
+    Raises:
+        ValueError: an extent is negative.
+
     >>> import flnb
     >>> flnb.full((2,), 7)
     Tensor([7, 7], int64[2], numpy)
@@ -229,6 +232,9 @@ def single(value: Tensor, op: str) -> Any:
 def zeros(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor of zeros, of `flnb.default_dtype()` (float32) unless another dtype is given.
 
+    Raises:
+        ValueError: an extent is negative.
+
     >>> import flnb
     >>> flnb.zeros((2, 2)).tolist()
     [[0.0, 0.0], [0.0, 0.0]]
@@ -238,6 +244,9 @@ def zeros(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | Non
 
 def ones(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor of ones, of `flnb.default_dtype()` (float32) unless another dtype is given.
+
+    Raises:
+        ValueError: an extent is negative.
 
     >>> import flnb
     >>> flnb.ones(3, dtype=flnb.int64)
@@ -250,6 +259,9 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | Non
     """Make a tensor whose values are arbitrary until they are written.
 
     Its dtype is `flnb.default_dtype()` unless another is given.
+
+    Raises:
+        ValueError: an extent is negative.
 
     >>> import flnb
     >>> flnb.empty((2, 3)).shape
@@ -312,6 +324,9 @@ def arange(
 
     Unless ``dtype`` is given, they are int64 if all arguments are ints, otherwise of `flnb.default_dtype()`.
 
+    Raises:
+        ValueError: ``step`` is 0.
+
     >>> import flnb
     >>> flnb.arange(3), flnb.arange(0.0, 1.0, 0.5)
     (Tensor([0, 1, 2], int64[3], numpy), Tensor([0. , 0.5], float32[2], numpy))
@@ -335,6 +350,9 @@ def linspace(
 ) -> Tensor:  # fmt: skip
     """Make ``num`` evenly spaced values from ``start`` to ``stop``, which is left out with ``endpoint=False``.
 
+    Raises:
+        ValueError: ``num`` is negative.
+
     >>> import flnb
     >>> flnb.linspace(0, 1, 5)
     Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], float32[5], numpy)
@@ -352,6 +370,9 @@ def eye(
     """Make a matrix (n_rows, n_cols) with ones on the ``k``-th diagonal and zeros elsewhere.
 
     Diagonal 0 is the main one, 1 the one above it. The matrix is square unless ``n_cols`` is given.
+
+    Raises:
+        ValueError: an extent is negative.
 
     >>> import flnb
     >>> flnb.eye(2, 3, k=1).tolist()

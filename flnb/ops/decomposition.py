@@ -124,6 +124,9 @@ def eigh(x: ArrayLike, /) -> EighResult:
 
     Where eigenvalues are equal, their eigenvectors are not unique, and a gradient through them is NaN.
 
+    Raises:
+        ValueError: the matrices are not square.
+
     >>> import flnb
     >>> flnb.linalg.eigh(flnb.asarray([[2.0, 0.0], [0.0, 1.0]])).eigenvalues.tolist()
     [1.0, 2.0]
@@ -149,6 +152,9 @@ _eigvalsh = Op("eigvalsh", "matmul", _infer_values, [Pull({0}, _pull_eigvalsh)],
 
 def eigvalsh(x: ArrayLike, /) -> Tensor:
     """Eigenvalues (..., N), ascending, of symmetric x (..., N, N), of which only the lower triangle is read.
+
+    Raises:
+        ValueError: the matrices are not square.
 
     >>> import flnb
     >>> flnb.linalg.eigvalsh([[2.0, 1.0], [1.0, 2.0]]).round()
@@ -233,6 +239,9 @@ def qr(x: ArrayLike, /, *, mode: str = "reduced") -> QRResult:
     Q (..., M, K) has orthonormal columns, and R (..., K, N) is upper triangular. K is min(M, N), or M with
     ``mode="complete"``.
 
+    Raises:
+        ValueError: x has fewer than two dimensions.
+
     >>> import flnb
     >>> q, r = flnb.linalg.qr(flnb.asarray([[3.0, 1.0], [4.0, 2.0]]))
     >>> [round(value, 4) for value in (q @ r).flatten().tolist()]
@@ -287,6 +296,9 @@ def svd(x: ArrayLike, /, *, full_matrices: bool = True) -> SVDResult:
     them leads to the same result, as for the projection onto their span. Other functions raise a ValueError in the
     backward pass.
 
+    Raises:
+        ValueError: x has fewer than two dimensions.
+
     >>> import flnb
     >>> flnb.linalg.svd(flnb.asarray([[0.0, 2.0], [1.0, 0.0]])).S.tolist()
     [2.0, 1.0]
@@ -306,6 +318,9 @@ _svdvals = Op("svdvals", "matmul", _infer_values, [Pull({0}, _pull_svdvals)], ac
 
 def svdvals(x: ArrayLike, /) -> Tensor:
     """Singular values (..., min(M, N)) of matrices (..., M, N), descending.
+
+    Raises:
+        ValueError: x has fewer than two dimensions.
 
     >>> import flnb
     >>> flnb.linalg.svdvals([[0.0, 3.0], [4.0, 0.0]]).round()

@@ -283,6 +283,9 @@ def clip(x: ArrayLike, /, min: ArrayLike | None = None, max: ArrayLike | None = 
     For an element between the limits, or equal to one, the gradient flows to the element. For an element beyond a
     limit, the gradient flows to this limit.
 
+    Raises:
+        ValueError: the shapes do not broadcast.
+
     >>> import flnb
     >>> flnb.clip([-2.0, 0.5, 3.0], 0.0, 1.0)
     Tensor([0. , 0.5, 1. ], float32[3], numpy)

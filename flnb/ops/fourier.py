@@ -211,6 +211,9 @@ def fft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "b
 
     x is first cut, or padded with zeros, to ``n`` elements along the axis. ``norm`` is the same as in `fftn`.
 
+    Raises:
+        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+
     >>> import flnb
     >>> flnb.fft.fft([1.0, 2.0]).tolist()
     [(3+0j), (-1+0j)]
@@ -220,6 +223,9 @@ def fft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "b
 
 def ifft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Inverse of `fft`, with the same arguments; complex.
+
+    Raises:
+        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.ifft([3.0, -1.0]).tolist()
@@ -233,6 +239,10 @@ def rfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
 
     The result has the frequencies 0 to n // 2 only; the others are their complex conjugates.
 
+    Raises:
+        TypeError: x is complex.
+        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+
     >>> import flnb
     >>> flnb.fft.rfft([1.0, 2.0, 3.0, 4.0]).tolist()
     [(10+0j), (-2+2j), (-2+0j)]
@@ -242,6 +252,9 @@ def rfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
 
 def irfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Inverse of `rfft`; real, with ``n`` elements, or ``2 (m - 1)`` if n is None and x has m frequencies.
+
+    Raises:
+        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.irfft([10.0, -2 + 2j, -2.0]).tolist()
@@ -253,6 +266,9 @@ def irfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
 def hfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Real spectrum, with ``n`` elements, of a signal with Hermitian symmetry whose first half is ``x``.
 
+    Raises:
+        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+
     >>> import flnb
     >>> flnb.fft.hfft([2.5, -0.5 + 0.5j, -0.5]).tolist()
     [1.0, 4.0, 3.0, 2.0]
@@ -262,6 +278,9 @@ def hfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
 
 def ihfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Inverse of `hfft`: the first half (complex numbers) of the signal with the real spectrum ``x``.
+
+    Raises:
+        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.ihfft([1.0, 2.0, 3.0, 4.0]).tolist()

@@ -301,6 +301,11 @@ def put_add(x: Any, places: tuple[Any, ...], shape: tuple[int, ...]) -> Any:
 def take(x: ArrayLike, indices: ArrayLike, /, axis: int | None = None) -> Tensor:
     """Take slices of ``x`` along ``axis`` at integer ``indices`` of any shape; the axis may be omitted for a vector.
 
+    Raises:
+        ValueError: x has several dimensions, and no axis is given.
+        IndexError: an index is out of range.
+        TypeError: the indices are no integers.
+
     >>> import flnb
     >>> flnb.take([10, 20, 30], [2, 0])
     Tensor([30, 10], int64[2], numpy)
@@ -330,6 +335,11 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, axis: int = -1) -> Tens
     """Take an element of ``x`` along ``axis`` for each of ``indices``: for axis 0, ``y[i, j] = x[indices[i, j], j]``.
 
     ``indices`` are integers and have as many dimensions as x; dimensions other than ``axis`` broadcast.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+        IndexError: an index is out of range.
+        TypeError: the indices are no integers.
 
     >>> import flnb
     >>> x = flnb.asarray([[3, 1], [2, 4]])

@@ -167,6 +167,9 @@ _det = Op(
 def det(x: ArrayLike, /) -> Tensor:
     """Determinants (...) of square matrices x (..., N, N); the gradient needs matrices that are not singular.
 
+    Raises:
+        ValueError: the matrices are not square.
+
     >>> import flnb
     >>> flnb.linalg.det([[2.0, 0.0], [0.0, 4.0]])
     Tensor(8., float32[], numpy)
@@ -191,6 +194,9 @@ _slogdet = packed("slogdet", lambda *_: ((), ()), _pull_slogdet, reads={0, "y"})
 
 def slogdet(x: ArrayLike, /) -> SlogdetResult:
     """Sign and logarithm of the absolute value of determinants of x (..., N, N); unlike `det` it does not overflow.
+
+    Raises:
+        ValueError: the matrices are not square.
 
     >>> import flnb
     >>> sign, logarithm = flnb.linalg.slogdet(-flnb.eye(3) * 1e30)
@@ -232,6 +238,9 @@ def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
     Singular values up to ``rtol`` times the largest count as zero; ``rtol`` is ``max(M, N) * eps`` unless given, with
     the machine epsilon ``eps`` of the dtype. The gradient assumes that the rank does not change.
 
+    Raises:
+        ValueError: x has fewer than two dimensions.
+
     >>> import flnb
     >>> flnb.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).tolist()
     [[0.5, 0.0], [0.0, 0.0]]
@@ -243,6 +252,9 @@ def pinv(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
 
 def matrix_power(x: ArrayLike, n: int, /) -> Tensor:
     """Return the n-th power of square matrices x (..., N, N), by repeated squaring; for n < 0, of their inverses.
+
+    Raises:
+        ValueError: the matrices are not square.
 
     >>> import flnb
     >>> flnb.linalg.matrix_power(flnb.asarray([[1.0, 1.0], [0.0, 1.0]]), 5).tolist()

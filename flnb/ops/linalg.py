@@ -112,6 +112,9 @@ def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Te
 
     The result has the shape (..., out).
 
+    Raises:
+        ValueError: x does not have as many features as the weight expects.
+
     >>> import flnb
     >>> flnb.linear(flnb.ones((1, 2)), flnb.ones((3, 2)), flnb.ones(3))
     Tensor([[3., 3., 3.]], float32[1,3], numpy)
@@ -127,6 +130,9 @@ def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Te
 
 def matrix_transpose(x: ArrayLike, /) -> Tensor:
     """Return a view of matrices x (..., M, N) with the last two axes exchanged: (..., N, M).
+
+    Raises:
+        ValueError: x has fewer than two dimensions.
 
     >>> import flnb
     >>> flnb.matrix_transpose([[1, 2], [3, 4]]).tolist()
@@ -168,6 +174,9 @@ def tensordot(a: ArrayLike, b: ArrayLike, /, *, axes: int | tuple[Sequence[int],
 def vecdot(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """Sum of ``conj(a) * b`` along ``axis``, a negative int (counted from the end); the other axes broadcast.
 
+    Raises:
+        ValueError: the shapes do not broadcast.
+
     >>> import flnb
     >>> flnb.vecdot([[1, 2], [3, 4]], [10, 1])
     Tensor([12, 34], int64[2], numpy)
@@ -184,6 +193,9 @@ def vecdot(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
 def outer(a: ArrayLike, b: ArrayLike, /) -> Tensor:
     """Products of each element of vector a (N,) with each element of vector b (M,): (N, M).
 
+    Raises:
+        ValueError: a tensor is no vector.
+
     >>> import flnb
     >>> flnb.linalg.outer([1, 2], [3, 4]).tolist()
     [[3, 4], [6, 8]]
@@ -197,6 +209,9 @@ def outer(a: ArrayLike, b: ArrayLike, /) -> Tensor:
 def cross(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """Cross product of vectors of three elements along ``axis``, a negative int; the other axes broadcast.
 
+    Raises:
+        ValueError: the axis does not have extent 3 in both tensors.
+
     >>> import flnb
     >>> flnb.linalg.cross([1, 0, 0], [0, 1, 0])
     Tensor([0, 0, 1], int64[3], numpy)
@@ -209,6 +224,9 @@ def cross(a: ArrayLike, b: ArrayLike, /, *, axis: int = -1) -> Tensor:
 
 def diagonal(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
     """Copy diagonals (..., K) of matrices x (..., M, N): those ``offset`` places to the right of the main diagonal.
+
+    Raises:
+        ValueError: x has fewer than two dimensions.
 
     >>> import flnb
     >>> flnb.linalg.diagonal([[1, 2], [3, 4]])
@@ -224,6 +242,9 @@ def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DTypeLike = None) -> Tenso
     """Sums (...) of diagonals of matrices x (..., M, N), ``offset`` places to the right of the main diagonal.
 
     The result has the dtype ``dtype`` if it is given, else that of `flnb.sum`.
+
+    Raises:
+        ValueError: x has fewer than two dimensions.
 
     >>> import flnb
     >>> flnb.linalg.trace([[1, 2], [3, 4]])

@@ -43,6 +43,9 @@ def _paired(op: str, x: Any, targets: Any) -> tuple[Any, Any]:
 def mse_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
     """Squared differences of predictions and targets of the same shape, reduced by "mean", "sum" or "none".
 
+    Raises:
+        ValueError: predictions and targets differ in shape, or the reduction is unknown.
+
     >>> import flnb
     >>> flnb.mse_loss([1.0, 2.0], [1.0, 4.0])
     Tensor(2., float32[], numpy)
@@ -55,6 +58,9 @@ def l1_loss(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor
     """Absolute differences of predictions and targets of the same shape, reduced by "mean", "sum" or "none".
 
     The gradient where they are equal is 0.
+
+    Raises:
+        ValueError: predictions and targets differ in shape, or the reduction is unknown.
 
     >>> import flnb
     >>> flnb.l1_loss([1.0, 2.0], [1.0, 4.0])
@@ -119,6 +125,9 @@ _bce_logits_op = Composite(
 def binary_cross_entropy_with_logits(x: ArrayLike, targets: ArrayLike, reduction: str = "mean") -> Tensor:
     """`binary_cross_entropy` of sigmoid(x), computed as log(1 + exp(x)) - t x, without overflow.
 
+    Raises:
+        ValueError: predictions and targets differ in shape, or the reduction is unknown.
+
     >>> import flnb
     >>> flnb.binary_cross_entropy_with_logits([1000.0], [0.0])
     Tensor(1000., float32[], numpy)
@@ -178,6 +187,9 @@ def nll_loss(
         targets: (N,), integers from 0 to classes - 1.
         reduction: "mean", "sum" or "none".
         weight: (classes,), how much each class counts, also in the mean.
+
+    Raises:
+        IndexError: a label is not one of the classes.
 
     >>> import flnb
     >>> flnb.nll_loss(flnb.asarray([[-0.5, -1.0], [-2.0, -0.1]]), [0, 1])

@@ -127,6 +127,9 @@ def moveaxis(x: ArrayLike, source: int | tuple[int, ...], destination: int | tup
 
     The other dimensions stay in their order.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.moveaxis(flnb.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -178,6 +181,9 @@ def sum_to(g: Any, shape: tuple[int, ...]) -> Any:
 
 def expand_dims(x: ArrayLike, /, axis: int = 0) -> Tensor:
     """Return a view with a new dimension of extent 1 at ``axis``.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
 
     >>> import flnb
     >>> flnb.expand_dims(flnb.ones((2, 3)), axis=1).shape
@@ -246,14 +252,21 @@ def pad(
     "edge" repeats the outermost elements; "symmetric" mirrors the tensor, and "reflect" mirrors it without repeating
     the outermost elements.
 
+    Raises:
+        ValueError: there is not one pair of widths >= 0 for each dimension, or the mode is unknown.
+        TypeError: ``value`` is complex, and x is not.
+
     >>> import flnb
     >>> flnb.pad([1, 2, 3], ((2, 1),), mode="symmetric")
     Tensor([2, 1, 1, 2, 3, 3], int64[6], numpy)
     """
     x = asarray(x)
-    pairs = tuple((int(b), int(a)) for b, a in widths)
+    try:
+        pairs = tuple((int(b), int(a)) for b, a in widths)
+    except (TypeError, ValueError):
+        pairs = ((-1, -1),)  # refused below
     if len(pairs) != x.ndim or any(n < 0 for pair in pairs for n in pair):
-        raise ValueError(f"pad: expected {x.ndim} pairs of widths >= 0 for shape {x.shape}, got {tuple(widths)}")
+        raise ValueError(f"pad: expected {x.ndim} pairs of widths >= 0 for shape {x.shape}, got {brief(widths)}")
     if mode == "constant" and isinstance(value, Tensor):
         inside = dispatch.call(_pad, (ones_like(x, np.bool_),), (pairs, False))
         return e.where(inside, pad(x, pairs), single(asarray(value, x.dtype), "pad"))
@@ -327,6 +340,9 @@ def concat(arrays: Sequence[ArrayLike], /, axis: int | None = 0) -> Tensor:
 def stack(arrays: Sequence[ArrayLike], /, axis: int = 0) -> Tensor:
     """Join tensors of the same shape along a new dimension.
 
+    Raises:
+        ValueError: the shapes differ, or there is no tensor.
+
     >>> import flnb
     >>> flnb.stack([[1, 2], [3, 4]], axis=1).tolist()
     [[1, 3], [2, 4]]
@@ -342,6 +358,9 @@ _flip = Op(
 
 def flip(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Return a view with the order of elements reversed along ``axis`` (an int, a tuple of ints, or None for all).
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
 
     >>> import flnb
     >>> flnb.flip([1, 2, 3])

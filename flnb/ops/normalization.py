@@ -34,11 +34,17 @@ def vector_norm(
     ``ord`` may also be infinity (the largest absolute value), -infinity (the smallest) or 0 (the number of elements
     that are not zero). The gradient of the norm of zeros is 0. Half precision is computed in float32.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+        ValueError: ``ord`` is no number.
+
     >>> import flnb
     >>> flnb.linalg.vector_norm([3.0, -4.0])
     Tensor(5., float32[], numpy)
     """
     x = r.floating(x)
+    if isinstance(ord, str):
+        raise ValueError(f"vector_norm: ord must be a number, got {brief(ord)}; matrix_norm has norms with names")
     if x.dtype.itemsize == 2:
         return r.in_float32(vector_norm, x, axis=axis, keepdims=keepdims, ord=ord)
     x = e.abs(x) if x.dtype.kind == "c" else x
@@ -70,6 +76,9 @@ def matrix_norm(x: ArrayLike, /, *, keepdims: bool = False, ord: float | str = "
     singular value, -2 the smallest; 1 the largest sum of a column's absolute values, -1 the smallest; infinity the
     largest sum of a row's absolute values, -infinity the smallest.
 
+    Raises:
+        ValueError: x has fewer than two dimensions, or ``ord`` is unknown.
+
     >>> import flnb
     >>> flnb.linalg.matrix_norm([[3.0, 0.0], [0.0, 4.0]])
     Tensor(5., float32[], numpy)
@@ -94,6 +103,9 @@ def matrix_rank(x: ArrayLike, /, *, rtol: ArrayLike | None = None) -> Tensor:
 
     ``rtol`` is ``max(M, N) * eps`` unless given, with the machine epsilon ``eps`` of the dtype.
 
+    Raises:
+        ValueError: x has fewer than two dimensions.
+
     >>> import flnb
     >>> flnb.linalg.matrix_rank([[1.0, 2.0], [2.0, 4.0]])
     Tensor(1, int64[], numpy)
@@ -109,6 +121,10 @@ def norm(x: ArrayLike, /, p: float = 2, axis: int | tuple[int, ...] | None = Non
     """Vector p-norm over ``axis`` (an int, a tuple of ints, or None for all).
 
     It is `flnb.linalg.vector_norm` with the argument names of torch.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+        ValueError: ``p`` is no number.
 
     >>> import flnb
     >>> flnb.norm([3.0, -4.0])
@@ -230,6 +246,9 @@ def group_norm(
 
 def normalize(x: ArrayLike, /, p: float = 2.0, axis: int | tuple[int, ...] = -1, eps: float = 1e-12) -> Tensor:
     """Divide x by its p-norm along ``axis``, or by ``eps`` where the norm is smaller; half precision in float32.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
 
     >>> import flnb
     >>> flnb.normalize([1.0, 3.0], p=1)

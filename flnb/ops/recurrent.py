@@ -80,6 +80,9 @@ def rnn(
     Returns:
         h after every step, (T, N, H), and after the last, (N, H).
 
+    Raises:
+        ValueError: x, the weights or the state have other shapes than described.
+
     >>> import flnb
     >>> one = flnb.ones((1, 1))
     >>> outputs, last = flnb.rnn(flnb.ones((3, 1, 1)), flnb.zeros((1, 1)), one, one, nonlinearity="relu")
@@ -169,6 +172,9 @@ def lstm(
     Returns:
         h after every step, (T, N, H), and (h, c) after the last.
 
+    Raises:
+        ValueError: x, the weights or the state have other shapes than described.
+
     >>> import flnb
     >>> h = c = flnb.zeros((1, 2))
     >>> outputs, (h, c) = flnb.lstm(flnb.ones((3, 1, 5)), (h, c), flnb.ones((8, 5)), flnb.ones((8, 2)))
@@ -254,6 +260,9 @@ def gru(
 
     Returns:
         h after every step, (T, N, H), and after the last, (N, H).
+
+    Raises:
+        ValueError: x, the weights or the state have other shapes than described.
 
     >>> import flnb
     >>> outputs, h = flnb.gru(flnb.ones((3, 1, 5)), flnb.zeros((1, 2)), flnb.ones((6, 5)), flnb.ones((6, 2)))

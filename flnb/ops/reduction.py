@@ -28,6 +28,9 @@ _TEXT = """{first}
 
     ``axis`` is an int, a tuple of ints, or None for all axes; with ``keepdims`` reduced axes stay, with extent 1.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.{name}([[1, 2], [3, 4]], axis=0)
     Tensor({values}, numpy)
@@ -179,6 +182,10 @@ def _arg(name: str, extreme: str, values: str) -> Callable[..., Any]:
 
     apply.__doc__ = f"""Index of the first {extreme} element along ``axis``, int64; None: in the flattened tensor.
 
+    Raises:
+        numpy.exceptions.AxisError: the axis is out of range.
+        ValueError: there is no element along the axis.
+
     >>> import flnb
     >>> flnb.{name}([[1, 7], [5, 2]], axis=1)
     Tensor({values}, int64[2], numpy)
@@ -235,6 +242,10 @@ def _cumulative(name: str, pull: Pull, initial: int, what: str, values: str) -> 
     With ``include_initial`` the result begins with {initial} and is longer by one element. With ``dtype`` elements are
     cast to it first.
 
+    Raises:
+        numpy.exceptions.AxisError: the axis is out of range.
+        ValueError: x has several dimensions, and no axis is given.
+
     >>> import flnb
     >>> flnb.{name}([2, 3, 4])
     Tensor({values}, int64[3], numpy)
@@ -264,6 +275,9 @@ def mean(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: b
 
     Integers are cast to the default floating dtype; half precision is summed in float32.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.mean([[1.0, 2.0], [3.0, 4.0]], axis=0)
     Tensor([2., 3.], float32[2], numpy)
@@ -284,6 +298,9 @@ def var(
     the variance of a population, 1 for the unbiased estimate from a sample. The result is NaN if n <= correction. The
     variance of complex numbers is real: the sum of the variances of their real and imaginary parts.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.var([1.0, 3.0]), flnb.var([1.0, 3.0], correction=1)
     (Tensor(1., float32[], numpy), Tensor(2., float32[], numpy))
@@ -302,6 +319,9 @@ def std(
     x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """Standard deviation over ``axis``: the square root of `var`, with gradient 0 where all elements are equal.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
 
     >>> import flnb
     >>> flnb.std([1.0, 3.0])
@@ -327,6 +347,9 @@ def diff(
     """Differences of neighbouring elements along ``axis``, taken ``n`` times.
 
     First, ``prepend`` and ``append`` are joined to x along the axis.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
 
     >>> import flnb
     >>> flnb.diff([1, 4, 9])

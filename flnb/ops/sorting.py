@@ -34,6 +34,9 @@ def sort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: bool
 
     ``stable`` makes no difference here; `argsort` has the same argument.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.sort([2, 3, 1], descending=True)
     Tensor([3, 2, 1], int64[3], numpy)
@@ -45,6 +48,9 @@ def argsort(x: ArrayLike, /, axis: int = -1, descending: bool = False, stable: b
     """Return the indices, int64, that sort the elements along ``axis``, in ascending order unless ``descending``.
 
     With ``stable``, equal elements stay in their order.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
 
     >>> import flnb
     >>> flnb.argsort([30, 10, 20])
@@ -151,6 +157,9 @@ def unique_values(x: ArrayLike, /) -> Tensor:
 def count_nonzero(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
     """Count the elements that are not zero over ``axis`` (an int, a tuple of ints, or None for all); int64.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+
     >>> import flnb
     >>> flnb.count_nonzero([[1, 0], [0, 0]], axis=1)
     Tensor([1, 0], int64[2], numpy)
@@ -197,6 +206,9 @@ def searchsorted(
 
     The result has the shape of x2. An element that is equal to elements of x1 is inserted before these with
     ``side="left"``, and behind them with ``"right"``. If x1 is not sorted, pass its `argsort` as ``sorter``.
+
+    Raises:
+        ValueError: the sorted elements are no vector.
 
     >>> import flnb
     >>> flnb.searchsorted([1, 3, 5], [3, 4])
@@ -249,6 +261,10 @@ def max_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) ->
 
     Of equal elements the first is chosen, and it alone gets the gradient.
 
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+        ValueError: there is no element along the axis.
+
     >>> import flnb
     >>> flnb.max_with_indices(flnb.asarray([[1, 5], [7, 2]])).indices.tolist()
     [1, 0]
@@ -260,6 +276,10 @@ def min_with_indices(x: ArrayLike, /, axis: int = -1, keepdims: bool = False) ->
     """Find the smallest element along ``axis``, and its index, int64.
 
     Of equal elements the first is chosen, and it alone gets the gradient.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+        ValueError: there is no element along the axis.
 
     >>> import flnb
     >>> flnb.min_with_indices([[1, 5], [7, 2]]).indices
@@ -282,6 +302,10 @@ def median(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None, keepdims:
     """Median over ``axis`` (an int, a tuple of ints, or None for all); NaN if there is a NaN among the elements.
 
     Of an even number of elements it is the mean of the two in the middle.
+
+    Raises:
+        numpy.exceptions.AxisError: an axis is out of range.
+        ValueError: there is no element along the axis.
 
     >>> import flnb
     >>> flnb.median([1.0, 9.0, 2.0, 4.0])
