@@ -126,7 +126,7 @@ class EventQueries:
         """
         catalog, kind = self.rows.catalog, KINDS[key.kind]
         scope = catalog.contexts.items[context].scope
-        if kind in ("op", "part", "record"):
+        if kind in ("op", "part", "record", "task"):
             return catalog.plans.items[what].op, scope
         return (schema.PHASES[what], "") if kind == "phase" else (scope if kind == "scope" else kind, "")
 
@@ -217,7 +217,7 @@ class EventQueries:
         best: list[tuple[bool, int, Key, int]] = []
         count = before = 0
         for key in self.rows.row_keys():
-            if KINDS[key.kind] in ("op", "part", "record"):
+            if KINDS[key.kind] in ("op", "part", "record", "task"):
                 events = self.rows.rows[key].events
                 pairs = events.bars[PAIR]
                 hits = np.flatnonzero(plans[pairs & (1 << SHIFT) - 1] | contexts[pairs >> SHIFT])

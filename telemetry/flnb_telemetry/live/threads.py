@@ -23,8 +23,9 @@ SPLIT = 1 << 17
 """The number of ops that are added at once."""
 DEEPEST = 12
 """The largest depth of scopes; deeper ones have no row."""
-KINDS = ("phase", "scope", "record", "compile", "materialize", "op", "part")
-"""The kinds of rows from top to bottom; a "part" is an op inside another op, or an op that a kernel computed."""
+KINDS = ("phase", "scope", "record", "compile", "materialize", "op", "part", "task")
+"""The kinds of rows from top to bottom; a "part" is an op inside another op, or an op that a kernel computed; a "task"
+was run by a device, in a stream."""
 TABLES = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
 """The kinds of events that `Timeline.take` needs."""
 
@@ -34,7 +35,10 @@ Opened: TypeAlias = "dict[int, list[tuple[int, int]]]"
 
 
 class Key(NamedTuple):
-    """The key of a row: the number of its thread, the index of its kind in `KINDS`, and the depth of its scopes."""
+    """The key of a row: the number of its thread, the index of its kind in `KINDS`, and the depth of its scopes.
+
+    The row of a stream has a number from `streams.FIRST` on in place of the thread's, and the stream's as its depth.
+    """
 
     lane: int
     kind: int

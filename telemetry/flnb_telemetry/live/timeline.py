@@ -16,6 +16,7 @@ from flnb_telemetry import schema
 from flnb_telemetry.live.bars import COUNT, LONGEST, NUMBER, PAIR, SHIFT, T0, T1
 from flnb_telemetry.live.older import NONE_LEFT, READING, Older, combined
 from flnb_telemetry.live.queries import EventQueries
+from flnb_telemetry.live.streams import TASKS, Streams
 from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
 from flnb_telemetry.safe_text import safe_text
 
@@ -44,7 +45,7 @@ STEPS = 8
 PIXELS = 16384
 """The largest width of a requested window, in pixels."""
 NONE = np.empty(0, np.int64)
-EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, "collective_begin")}
+EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, *TASKS, "collective_begin")}
 EVERY, WHOLE_EVERY = 40_000_000, 1_000_000_000
 """The least time (ns) between two frames with the newest steps while the timeline is shown, and between two others."""
 
@@ -60,6 +61,7 @@ class LiveTimeline:
     def __init__(self, run: Run, most: int | None = MOST) -> None:
         self.run, self.rows = run, Timeline(run.catalog, most)
         self.queries = EventQueries(run, self.rows)
+        self.streams = Streams(run.catalog)
         self._threads = THREADS if most else None
         self.first = self.last = 0
         self.steps = np.empty((2, 0), np.int64)
@@ -108,6 +110,13 @@ class LiveTimeline:
         ):
             if groups[group].size > 1:
                 self.ranks[lane] = groups[group].rank
+        bars = self.streams.bars(tables, self.ranks)
+        for (rank, _, stream), lane in self.streams.lanes.items():
+            if lane in bars:
+                self.rows.row(Key(lane, KINDS.index("task"), stream)).append(bars[lane])
+                self.rows.version += 1
+            self.ranks |= {lane: rank} if rank >= 0 else {}
+        tables = {kind: tables[kind] for kind in TABLES}
         begins = [table["t0" if "t0" in table else "t"] for table in tables.values()]
         ends = [table["t1" if "t1" in table else "t"] for table in tables.values()]
         if not any(map(len, begins)):
@@ -199,7 +208,7 @@ class LiveTimeline:
             piece = {"t0": self.queries.ms(t0), "t1": self.queries.ms(t1), "pixel": resolution / 1e6, "count": count}
             pieces.append(piece | {"name": name})
         bars = np.concatenate([np.empty((6, 0), np.int64), *(bars for _, bars in parts)], axis=1)
-        known = self.run.threads()
+        known = self.run.threads() | {str(lane): place for (_, place, _), lane in self.streams.lanes.items()}
         names = {lane: {"name": safe_text(known[str(lane)])} if str(lane) in known else {} for lane, *_ in keys}
         rows = np.repeat([number for number, _ in parts], [part.shape[1] for _, part in parts])
         about = {

@@ -45,9 +45,7 @@ _MEMORY = schema.among(
 )
 _U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
 _U32 |= {"op.name", "op.family", "scope.name", "line.name", "shape.name", "metric.name", "kernel.name"}
-_TIMED = schema.among(
-    schema.OP, schema.SCOPE, schema.STEP, schema.RECORD, schema.COMPILE, schema.MATERIALIZE, schema.KERNEL
-)
+_TIMED = schema.among(*(schema.KINDS[name].number for name in EMPTY))
 
 
 class Live(Run):

@@ -264,8 +264,8 @@ export interface DevicesSection {
   steps: { step: number; t0: number; t1: number; launches: number; copies: number; to_device: number; to_host: number; waits: number }[];
   gaps: { device: number; t0: number; t1: number; cause: string; plan: number; seq: number }[];
 }
-/** A row of the timeline: `depth` is that of a scope. A part is an op inside of another one, or one that a kernel computed. */
-export interface TimelineRow { thread: number; rank: number | null; name?: string; kind: "phase" | "scope" | "record" | "compile" | "materialize" | "op" | "part"; depth: number }
+/** A row of the timeline: `depth` is that of a scope, of tasks the number of their stream, whose device is the `name`. A part is an op inside of another one, or one that a kernel computed. */
+export interface TimelineRow { thread: number; rank: number | null; name?: string; kind: "phase" | "scope" | "record" | "compile" | "materialize" | "op" | "part" | "task"; depth: number }
 /**
  * Pieces of the timeline, each a stretch of time (ms of the run) whose bars are merged where they are shorter than `pixel`
  * (ms), with the number of its bars. The bars are columns, piece by piece and row by row: row (of `rows`), t0, t1 (ms),

@@ -14,16 +14,19 @@ import { kernelOf, opName } from "./lanes.ts";
 
 export const HELP = "Click a bar. In each lane, from above: phases, scopes, what was recorded and compiled, the ops and kernels that ran. W\u00a0S\u00a0zoom, A\u00a0D\u00a0pan, F\u00a0shows all, M measures from the cursor, / searches.";
 const WORDS: Readonly<Record<TimelineEvent["kind"], string>> = {
-  phase: "phase", scope: "scope", record: "recorded, computed later", compile: "compiled, before a first run", materialize: "values that had waited", op: "op", part: "inside another op or kernel",
+  phase: "phase", scope: "scope", record: "recorded, computed later", compile: "compiled, before a first run", materialize: "values that had waited", op: "op", part: "inside another op or kernel", task: "run by a device",
 };
 const BLOCKS = 6;
+
+/** Kinds of events that have the plan of an op. */
+const PLANNED: readonly TimelineEvent["kind"][] = ["op", "part", "record", "task"];
 
 /** `count`: how many events the bar stands for that was clicked; what is told is of the longest. */
 export function aboutEvent(
   { store, theme }: ViewContext, event: TimelineEvent & { related?: readonly TimelineEvent[] }, count: number, name: string, choose: (event: TimelineEvent) => void,
 ): HTMLElement[] {
   const context = store.context(event.context);
-  const op = event.kind === "op" || event.kind === "part" || event.kind === "record";
+  const op = PLANNED.includes(event.kind);
   const plan = op ? store.plan(event.what) : undefined;
   const kernel = event.kind === "op" ? kernelOf(store, event.what, event.context) : undefined;
   const step = store.stepAt(event.t0 / 1e3);
@@ -92,6 +95,6 @@ export function selectionOfEvent(store: Store, event: TimelineEvent): Selection 
   if (event.kind === "scope") return context ? { kind: "scope", label: context.scope, scope: context.scope, ...at } : null;
   const kernel = kernelOf(store, event.what, event.context);
   if (kernel && event.kind === "op") return { ...selectionOfKernel(store, kernel.name), t: at.t };
-  const plan = event.kind === "op" || event.kind === "part" || event.kind === "record" ? store.plan(event.what) : undefined;
+  const plan = PLANNED.includes(event.kind) ? store.plan(event.what) : undefined;
   return plan ? { kind: "op", label: plan.op, ...namesOf(store, event.what, event.context), ...at } : null;
 }

@@ -16,7 +16,7 @@ import { keyOf, type Piece, type RowColumns, type ThreadsModel } from "./model.t
 
 export const [PHASE, SCOPE, RECORD, COMPILE, COMPUTE, FAINT, FAMILIES] = [0, 1, 2, 3, 4, 5, 6];
 const PHASES = ["", "forward", "backward", "optimizer"];
-const HEIGHTS: Readonly<Record<TimelineRow["kind"], number>> = { phase: 14, scope: 15, record: 9, compile: 15, materialize: 15, op: 19, part: 7 };
+const HEIGHTS: Readonly<Record<TimelineRow["kind"], number>> = { phase: 14, scope: 15, record: 9, compile: 15, materialize: 15, op: 19, part: 7, task: 19 };
 const NONE: RowColumns = {
   start: new Float64Array(0), end: new Float64Array(0), what: new Uint32Array(0), context: new Uint32Array(0), count: new Uint32Array(0),
   number: new Float64Array(0), longest: new Float64Array(0),
@@ -57,9 +57,11 @@ export class ThreadLanes {
     for (const row of model.rows) threads.set(row.thread, [...(threads.get(row.thread) ?? []), row]);
     this.rows = [...threads.values()].sort((one, other) => (one[0]!.rank ?? -1) - (other[0]!.rank ?? -1));
     const lanes = this.rows.map((rows): Lane => {
-      const { thread, rank, name } = rows[0]!;
+      const { thread, rank, kind, depth, name = `thread ${thread}` } = rows[0]!;
+      const owner = rank === null ? name : `rank ${rank}`;
+      const also = owner === name ? [] : [name];
       return {
-        key: String(thread), title: rank === null ? name ?? `thread ${thread}` : `rank ${rank}`, notes: rank === null || name === `rank ${rank}` ? [] : [name ?? `thread ${thread}`],
+        key: String(thread), title: kind === "task" ? `stream ${depth}` : owner, notes: kind === "task" ? [owner, ...also] : also,
         rows: rows.map((row) => this.row(row)),
       };
     });

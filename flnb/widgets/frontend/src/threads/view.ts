@@ -155,7 +155,7 @@ class ThreadsView implements View {
         const [start, end] = [found.start[at]!, found.end[at]!];
         if (end < t0 || start > t1 || (row.kind === "phase" && !found.what[at])) continue;
         const context = store.context(found.context[at]!);
-        rows.push([row.thread, row.kind, lanes!.name(row, at), found.count[at]!, store.stepAt(start / 1e3) ?? UNKNOWN, measured.duration(Math.round(start * 1e6)),
+        rows.push([row.kind === "task" ? `${row.name} stream ${row.depth}` : row.thread, row.kind, lanes!.name(row, at), found.count[at]!, store.stepAt(start / 1e3) ?? UNKNOWN, measured.duration(Math.round(start * 1e6)),
           measured.duration(Math.round((end - start) * 1e6)), context?.phase ?? "", context?.scope || UNKNOWN, context?.line ?? ""]);
       }
     }

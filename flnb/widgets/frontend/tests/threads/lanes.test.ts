@@ -65,4 +65,18 @@ describe("the bars of the timeline", () => {
     store.select(null);
     expect(markedBy(store)).toBe(before);
   });
+
+  it("of what a device ran are in a lane for each stream, under the threads", () => {
+    const { store } = made();
+    const model = new ThreadsModel();
+    const task = (stream: number, rank: number | null): TimelineRow => ({ thread: 2 ** 40 + stream, rank, kind: "task", depth: stream, name: "cuda:0" });
+    const column = (values: number[]): Column => Float64Array.from(values);
+    const columns = { row: [0, 1, 2], t0: [0, 1, 2], t1: [1, 2, 3], what: [1, 1, 2], context: [1, 1, 2], count: [1, 1, 1], number: [0, 0, 0], longest: [1, 1, 1] };
+    model.take({ rows: [ROWS[1]!, task(0, null), task(7, null)], t0: 0, t1: 10, pieces: [{ name: "whole", t0: 0, t1: 10, pixel: 1e-6, count: 3 }] },
+      Object.fromEntries(Object.entries(columns).map(([name, values]) => [`timeline.${name}`, column(values)])));
+    const { content, rows } = new ThreadLanes(store, theme, model, model.best({ t0: 0, t1: 10 }, 1)!);
+    expect(content.lanes.map(({ title, notes }) => [title, ...notes])).toEqual([["thread 1"], ["stream 0", "cuda:0"], ["stream 7", "cuda:0"]]);
+    const lanes = new ThreadLanes(store, theme, model, model.best({ t0: 0, t1: 10 }, 1)!);
+    expect(rows.slice(1).map(([row]) => lanes.name(row!, 0))).toEqual(["conv2d", "relu"]);
+  });
 });
