@@ -360,7 +360,7 @@ def detached(data: Any, spec: Spec) -> Tensor:
 
 
 def alias(x: Tensor, data: Any, spec: Spec) -> Tensor:
-    """Make a tensor on another backend from its buffer ``data``; the buffer must share the memory of x.
+    """Make a tensor on another backend from ``data``, a buffer of that backend that shares the memory of x.
 
     The new tensor has x's node on the tape.
     """

@@ -143,11 +143,6 @@ class Compiler:
         code: bytes = self.machine.emit_object(self.optimized(text))
         return code
 
-    def assembly(self, text: str) -> str:
-        """Compile an LLVM module, given as text, and return its machine code as a listing in assembly language."""
-        listing: str = self.machine.emit_assembly(self.optimized(text))
-        return listing
-
     def _load(self, symbol: str, code: bytes) -> int:
         """Load an object file, given as bytes, into the process, and return the address of its function ``symbol``."""
         builder = self.llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(symbol)

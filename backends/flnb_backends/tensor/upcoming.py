@@ -28,7 +28,7 @@ MOST_MISSES = 8
 
 
 def expect(backend: DeferredBackend, known: Known | None) -> None:
-    """Begin to replay the trace that followed the present one the last time; if there is no such trace, begin a log.
+    """Begin to replay the trace that came next after the last run of the present trace; if there is none, begin a log.
 
     ``known`` is the history of the present trace, which was just computed. If it is None, or while telemetry records,
     values are recorded without a replay or log.
