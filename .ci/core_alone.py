@@ -41,10 +41,13 @@ METHODS = r"\.(to_torch_snapshot|save_html|save_trace|report|calls|captured|to_c
 NAMED = re.compile("|".join([*(rf"\b{re.escape(name)}\b" for name in sorted(LAZY)), METHODS]))
 
 
-def imports_tools(path: Path) -> bool:
-    """Whether a module of tests imports a tool, itself, by another module of tests, or by its folder's fixtures."""
-    fixtures = path.with_name("conftest.py")
-    if fixtures.exists() and path != fixtures and imports_tools(fixtures):
+def imports_tools(path: Path, before: frozenset[Path] = frozenset()) -> bool:
+    """Whether a module of tests imports a tool, itself, by another module of tests, or by its folder's fixtures.
+
+    ``before`` has the modules that led here, which are not looked at again: fixtures may import from their folder.
+    """
+    fixtures, before = path.with_name("conftest.py"), before | {path}
+    if fixtures.exists() and fixtures not in before and imports_tools(fixtures, before):
         return True
     for node in ast.walk(ast.parse(path.read_text())):
         for target in targets(node):
@@ -52,7 +55,9 @@ def imports_tools(path: Path) -> bool:
             above = ROOT / f"{target.rpartition('.')[0].replace('.', '/')}.py"
             if target in LAZY or target.rpartition(".")[0] in LAZY:
                 return True
-            if target.startswith("tests.") and any(p.exists() and imports_tools(p) for p in (own, above)):
+            if target.startswith("tests.") and any(
+                p.exists() and p not in before and imports_tools(p, before) for p in (own, above)
+            ):
                 return True
     return False
 
