@@ -11,7 +11,7 @@ from flnb_telemetry import load_run, record, schema
 from flnb_telemetry.intern import Frame
 from flnb_telemetry.live import recording as liverecording
 from flnb_telemetry.live.recording import LiveRecording
-from flnb_telemetry.live.view import GROUPS
+from flnb_telemetry.live.view import GROUPS, packed
 
 import flnb
 from tests.browser.stage import remembered
@@ -196,3 +196,11 @@ def test_the_tape_of_any_step_is_sent_or_why_there_is_none() -> None:
     found = live.answer({"type": "tape", "at": 0})
     assert found is not None
     assert "flnb.view(run)" in found["missing"]
+
+
+def test_arrays_are_packed_at_multiples_of_eight() -> None:
+    arrays = {"alloc.category": [1, 2, 3], "alloc.plan": [4], "alloc.t": [0.5], "free.id": []}
+    index, buffer = packed({name: np.array(values) for name, values in arrays.items()})
+    assert list(index.values()) == [["u8", 0, 3], ["u32", 8, 1], ["f64", 16, 1], ["f64", 24, 0]]
+    assert len(buffer) == 24
+    assert np.frombuffer(buffer, np.float64, 1, 16)[0] == 0.5

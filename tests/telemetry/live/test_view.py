@@ -13,7 +13,7 @@ import pytest
 from flnb_telemetry import bus, log, pump, record, schema, step
 from flnb_telemetry.live.memory import EVENTS, FINISHED, POINTS
 from flnb_telemetry.live.recording import LiveRecording
-from flnb_telemetry.live.view import GROUPS, Live, packed
+from flnb_telemetry.live.view import GROUPS, Live
 from flnb_telemetry.tally import WORST
 
 
@@ -391,11 +391,3 @@ def test_frames_can_be_taken_while_others_emit(new_browser: Any, program: Any, l
     browser.take(live.frame(keyframe=False))
     assert browser.ops["add"]["count"] == browser.content["counters"]["events"] > 1000
     assert browser.content["counters"]["dropped"] == 0 or browser.ops["add"]["count"] > 0
-
-
-def test_arrays_are_packed_at_multiples_of_eight() -> None:
-    arrays = {"alloc.category": [1, 2, 3], "alloc.plan": [4], "alloc.t": [0.5], "free.id": []}
-    index, buffer = packed({name: np.array(values) for name, values in arrays.items()})
-    assert list(index.values()) == [["u8", 0, 3], ["u32", 8, 1], ["f64", 16, 1], ["f64", 24, 0]]
-    assert len(buffer) == 24
-    assert np.frombuffer(buffer, np.float64, 1, 16)[0] == 0.5
