@@ -48,6 +48,8 @@ class Streams:
             ranks: the ranks of threads, in a distributed program.
         """
         launch, copy, ran = (tables[kind] for kind in TASKS)
+        if not any(len(table["seq"]) for table in (launch, copy, ran)):
+            return {}
         names = [kernel.name for kernel in self.catalog.kernels.items]
         copies = [f"copy {route}" for route in device_words.ROUTES]
         for table, own, family in ((launch, names, "elementwise"), (copy, copies, "movement")):
