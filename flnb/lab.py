@@ -135,8 +135,8 @@ def run(arguments: Sequence[str]) -> int:
         for name in ("SIGINT", "SIGHUP"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), lambda *_: signal.raise_signal(signal.SIGTERM))
-        told = f"\nflnb lab: {address(server, target)}\n(Ctrl-C ends JupyterLab and its kernels)\n"
-        server.io_loop.add_callback(print, told, flush=True)  # once it listens
+        greeting = f"\nflnb lab: {address(server, target)}\n(Ctrl-C ends JupyterLab and its kernels)\n"
+        server.io_loop.add_callback(print, greeting, flush=True)  # once it listens
         server.start()
     print("\nflnb lab: JupyterLab and its kernels have ended", flush=True)
     return 0

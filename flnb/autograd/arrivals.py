@@ -71,19 +71,19 @@ class Arrivals:
     def __init__(self, root: Node) -> None:
         listening = [listener for reference in list(listeners.values()) if (listener := reference()) is not None]
         self.earliest = _earliest_consumers(root)
-        self._told: list[Listener] = [one for one in listening if not one.leaves.isdisjoint(self.earliest)]
-        for i, listener in enumerate(self._told):
+        self._listeners: list[Listener] = [one for one in listening if not one.leaves.isdisjoint(self.earliest)]
+        for i, listener in enumerate(self._listeners):
             listener.began(i == 0)
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
         """Return the ``pull`` function of a pass, wrapped to call listeners when the gradient of a leaf is complete."""
         pull, taken, earliest = under_way.pull, under_way.taken, self.earliest
-        if not self._told:
+        if not self._listeners:
             return pull
         complete: list[tuple[Node, Any]] = []
         under_way.complete = complete
-        told = [(listener.leaves, listener.arrived) for listener in self._told]
-        wanted = set[int]().union(*[leaves for leaves, _ in told])
+        expecting = [(listener.leaves, listener.arrived) for listener in self._listeners]
+        wanted = set[int]().union(*[leaves for leaves, _ in expecting])
         last = {seq for leaf, seq in earliest.items() if leaf in wanted}
 
         def watched(node: Node) -> None:
@@ -97,7 +97,7 @@ class Arrivals:
                 g = taken(leaf)
                 if g is None:  # nothing has arrived
                     continue
-                for leaves, arrived in told:
+                for leaves, arrived in expecting:
                     if key in leaves and arrived(leaf, g):
                         if under_way._statistics is not None:
                             under_way._statistics.end([(leaf, g)])
@@ -109,7 +109,7 @@ class Arrivals:
 
     def end(self) -> None:
         """Call the method `ended` of all listeners: the pass is over."""
-        for listener in self._told:
+        for listener in self._listeners:
             listener.ended()
 
 

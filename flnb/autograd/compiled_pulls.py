@@ -30,7 +30,7 @@ from flnb.dispatch.tracing import Traced
 
 __all__ = ["Compiled", "compile_pulls"]
 
-TOLD, BLOCKS = 1, 2
+EVENTS, BLOCKS = 1, 2
 """Bits in the number of a version of compiled pulls: it emits an event for each op; it allocates blocks for results."""
 AROUND = "here, table, cotangents, owned, reached, leaves, own, lane, retain"
 """Names in the generated text for the values of a backward pass (`Walk`), which are passed as one tuple."""
@@ -42,8 +42,8 @@ class Compiled:
     Attributes:
         weight: the size in bytes of the largest result. If the memory manager allocates blocks for results of this
             size, a version with the bit `BLOCKS` must be used.
-        ways: the four versions, indexed by the sum of the bits `TOLD` (the version emits events) and `BLOCKS`; None for
-            a version that is not yet written.
+        ways: the four versions, indexed by the sum of the bits `EVENTS` (the version emits events) and `BLOCKS`; None
+            for a version that is not yet written.
     """
 
     def __init__(self, plan: Plan, branches: list[Branch]) -> None:
@@ -56,10 +56,10 @@ class Compiled:
     def write(self, way: int) -> Callable[..., Any]:
         """Compile one of the four versions, store it in `ways`, and return it.
 
-        ``way`` is the version's index in `ways`. The version emits events if ``way`` has the bit `TOLD`. It allocates
+        ``way`` is the version's index in `ways`. The version emits events if ``way`` has the bit `EVENTS`. It allocates
         results as blocks of the memory manager if ``way`` has the bit `BLOCKS`.
         """
-        script = _Script(self.plan, bool(way & TOLD), bool(way & BLOCKS))
+        script = _Script(self.plan, bool(way & EVENTS), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
             script.branch(branch)
@@ -70,10 +70,10 @@ class Compiled:
 class _Script:
     """Builds the source text of one function line by line, and collects the objects to which its names refer."""
 
-    def __init__(self, plan: Plan, told: bool, blocks: bool) -> None:
-        self.plan, self.told, self.blocks = plan, told, blocks
+    def __init__(self, plan: Plan, with_events: bool, blocks: bool) -> None:
+        self.plan, self.with_events, self.blocks = plan, with_events, blocks
         self.lines: list[str] = []
-        self.untold: list[int] = []  # codes of ops in a row, which share clock readings and one write
+        self.unemitted: list[int] = []  # codes of ops in a row, which share clock readings and one write
         self.names: dict[str, Any] = {"new": np.empty, "clock": perf_counter, "add": OPS["add"].index}
         self.number = count().__next__
 
@@ -107,29 +107,29 @@ class _Script:
             self.add(f"{out}, {alloc} = {given}", depth=depth)
         elif reuse is not None:
             out = f"{reuse[0]} if {reuse[1]} else {out}"
-        if self.told and not self.untold:
+        if self.with_events and not self.unemitted:
             self.add("t0 = clock()", depth=depth)
         self.add(f"{result} = {call.format(out if plan.op.writes_out else '')}", depth=depth)
-        if not self.told:
+        if not self.with_events:
             return
-        self.untold.append(plan.code)
-        self.add(f"t{len(self.untold)} = clock()", depth=depth)
+        self.unemitted.append(plan.code)
+        self.add(f"t{len(self.unemitted)} = clock()", depth=depth)
         if self.blocks:
             self.add(f"lane.pending += ({plan.code}, t0, t1, {alloc}, node[2], lane.context, 0, 0)", depth=depth)
-            self.untold = []
+            self.unemitted = []
 
     def tell(self, depth: int) -> None:
         """Add the line that emits the events of all ops that were added since the last such line."""
         rows = []
-        for i in range(0, len(self.untold), encoding.ROW_OPS):
-            codes = tuple(self.untold[i : i + encoding.ROW_OPS])
+        for i in range(0, len(self.unemitted), encoding.ROW_OPS):
+            codes = tuple(self.unemitted[i : i + encoding.ROW_OPS])
             times = [f"t{i + j}" if j <= len(codes) else "0" for j in range(encoding.ROW_OPS + 1)]
             rows.append(
                 f"{encoding.row_code(codes)}, {times[0]}, {times[1]}, 0, node[2], lane.context, {times[2]}, {times[3]}"
             )
         if rows:
             self.add(f"lane.pending += ({', '.join(rows)})", depth=depth)
-            self.untold = []
+            self.unemitted = []
 
     def branch(self, branch: Branch) -> None:
         """Add the lines of one branch: run its ops, and add the results to the cotangents of the parents."""
@@ -204,12 +204,12 @@ class _Script:
             self.tell(depth)
             return
         (i, g, spec), *rest = given
-        plan, untold = find_plan(OPS["add"], (spec, spec), (), state.current()), list(self.untold)
+        plan, unemitted = find_plan(OPS["add"], (spec, spec), (), state.current()), list(self.unemitted)
         self.add(f"if before{i} is None:", depth=depth)
         self.give(rest, depth + 1)
         self.add(f"cotangents[key{i}] = {g}", f"if key{i} < 0: leaves.append(p{i})", depth=depth + 1)
         self.add(f"elif p{i}[3] is not own: reached.append(p{i})", depth=depth + 1)
-        self.untold = untold
+        self.unemitted = unemitted
         self.add("else:", depth=depth)
         # NumPy takes three times as long to add to one number in place as to make a new one
         reuse = (f"before{i}", f"key{i} in owned") if spec.size > 1 else None

@@ -51,12 +51,12 @@ def _accumulate(here: state.State, node: Node, cotangent: Any, retain_graph: boo
 
     ``cotangent`` is the gradient of the node's result; the other arguments are those of `Variable.backward`.
     """
-    told = arrivals.Arrivals(node) if arrivals.listeners else None
+    arriving = arrivals.Arrivals(node) if arrivals.listeners else None
     retain = retain_graph or create_graph
-    if told is None and not retain and here.backend.defers:
+    if arriving is None and not retain and here.backend.defers:
         found = walk_or_repeat(node, cotangent, partial(walk, node, cotangent, retain, create_graph))
     else:
-        found = walk(node, cotangent, retain, create_graph, told=told)
+        found = walk(node, cotangent, retain, create_graph, arriving=arriving)
     taken = {_memory(cotangent)}
     found.reverse()
     while found:
@@ -73,8 +73,8 @@ def _accumulate(here: state.State, node: Node, cotangent: Any, retain_graph: boo
         if not create_graph and type(gradient) is not Tensor:
             gradient = dispatch.detached(gradient._data, gradient._spec)
         leaf[GRADIENT] = gradient
-    if told is not None:
-        told.end()
+    if arriving is not None:
+        arriving.end()
 
 
 def _memory(gradient: Any) -> int:
@@ -159,7 +159,7 @@ def walk(
     create_graph: bool,
     stops: frozenset[int] = frozenset(),
     only_stops: bool = False,
-    told: arrivals.Arrivals | None = None,
+    arriving: arrivals.Arrivals | None = None,
 ) -> list[tuple[Node, Any]]:
     """Run the backward pass from a node with its cotangent; returns the leaves reached, with their cotangents.
 
@@ -170,7 +170,7 @@ def walk(
         create_graph: record the pass itself, so that its results can be differentiated.
         stops: sequence numbers of nodes whose cotangents are wanted; the pass does not go on to their parents.
         only_stops: handle only nodes on paths to nodes in ``stops``; the rest of the graph is unchanged.
-        told: notifies listeners when the gradients of leaves are complete.
+        arriving: notifies listeners when the gradients of leaves are complete.
 
     Returns:
         The nodes in ``stops`` and the leaves that were reached, with their cotangents.
@@ -179,8 +179,8 @@ def walk(
     finds_own = tape.keeps_nodes and type(tape).walk is not Tape.walk
     own = tape.mark if finds_own else LINKED
     under_way = (Toward if only_stops else Walk)(root, cotangent, retain, create_graph, stops, own)
-    if told is not None:
-        under_way.pull = told.around(under_way)
+    if arriving is not None:
+        under_way.pull = arriving.around(under_way)
     if (captured := effects.get()) is not None:
         under_way.pull = captured.pulling(under_way.pull)
     lane = under_way._lane

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from flnb_telemetry import bus, intern, schema
 
 from flnb.autograd import explain
-from flnb.autograd.compiled_pulls import BLOCKS, TOLD, compile_pulls
+from flnb.autograd.compiled_pulls import BLOCKS, EVENTS, compile_pulls
 from flnb.autograd.hooks import Intercepted, run_hooks
 from flnb.autograd.statistics import Statistics
 from flnb.autograd.variable import placed
@@ -83,7 +83,7 @@ class Walk:
         )  # fmt: skip
         retain, stops, context = self.retain, self.stops, self._context
         known = fixed[context]
-        plainly, in_blocks = (0, BLOCKS) if lane is None else (TOLD, TOLD | BLOCKS)
+        plainly, in_blocks = (0, BLOCKS) if lane is None else (EVENTS, EVENTS | BLOCKS)
 
         def pull(node: Node) -> None:
             seq = node[2]
@@ -130,8 +130,8 @@ class Walk:
         if node[PARENTS] is not None:  # else it was a sum that failed
             try:
                 self._pulled(node, g)
-            except Exception as told:
-                raise told from error.__cause__
+            except Exception as described:
+                raise described from error.__cause__
         explain.add_origin(error, node, g)  # it worked this time
         raise error
 

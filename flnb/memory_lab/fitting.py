@@ -150,14 +150,14 @@ def fit(
     ...     net(x).sum().backward()
     """
     limit = quantity.bytes_of(capacity, "fit(capacity=...)")
-    told = _checked_methods(methods)
+    allowed = _checked_methods(methods)
     run = recording(run, "fit")
     spec = current().manager if manager is None else manager
     rate = bandwidth_of(run) if bandwidth is None else quantity.bytes_of(bandwidth, "fit(bandwidth=...)")
     step = Step(run)
-    candidates = choices(step, told, rate)
+    candidates = choices(step, allowed, rate)
     if not candidates:
-        raise ValueError(f"flnb.memory.fit: {_nothing(step, run.name, told)}")
+        raise ValueError(f"flnb.memory.fit: {_nothing(step, run.name, allowed)}")
     first = _outcome(step.trace, spec)
     (again, away), best, trace, nbytes = _searched(step, candidates, spec, first, limit)
     before = (first.peak_reserved, step.trace.peak_live)
@@ -171,12 +171,12 @@ def fit(
 
 def _checked_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
     """Return the argument ``methods`` of `fit` as a tuple; raise ValueError if it is empty or has an unknown name."""
-    told = (methods,) if isinstance(methods, str) else tuple(methods)
-    unknown = [method for method in told if method not in METHODS]
-    if unknown or not told:
+    allowed = (methods,) if isinstance(methods, str) else tuple(methods)
+    unknown = [method for method in allowed if method not in METHODS]
+    if unknown or not allowed:
         got = f"no method {unknown[0]!r}" if unknown else "methods is empty"
         raise ValueError(f"flnb.memory.fit: {got}; there are {', '.join(map(repr, METHODS))}, give one or both")
-    return told
+    return allowed
 
 
 def _searched(

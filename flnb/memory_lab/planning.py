@@ -75,6 +75,6 @@ def _window(run: Recording, step: int | None) -> tuple[int, int, int]:
             raise IndexError(f"flnb.memory.plan: the run {run.name!r} has no step {step}; it has {count} steps")
         return int(steps["t0"][step]), int(steps["t1"][step]), int(steps["lane"][step])
     rows = run.memory.block
-    told = (rows["plan"] == 0) & (rows["context"] == 0)  # so blocks are announced that were there before
-    before = len(told) if told.all() else int(told.argmin())
-    return (int(rows["t"][before]) if before < len(told) else NEVER), NEVER, -1
+    announced = (rows["plan"] == 0) & (rows["context"] == 0)  # so blocks are announced that were there before
+    before = len(announced) if announced.all() else int(announced.argmin())
+    return (int(rows["t"][before]) if before < len(announced) else NEVER), NEVER, -1

@@ -114,12 +114,12 @@ class Replay:
             rows.append([name, *(known.get(column.attribute, quantity.UNKNOWN) for column in COLUMNS)])
         best = [self._best(column) for column in COLUMNS]
         for row in self.rows:
-            told, never = [row.manager], row.first_oom is not None and row.first_oom[0] == 0
+            cells, never = [row.manager], row.first_oom is not None and row.first_oom[0] == 0
             for column, leading in zip(COLUMNS, best, strict=True):
                 value = getattr(row, column.attribute)
-                told.append(quantity.UNKNOWN if never and column is not FIRST_OOM else column.spell(value))
-                told[-1] += "*" * (row.first_oom is None and value == leading)
-            rows.append(told)
+                cells.append(quantity.UNKNOWN if never and column is not FIRST_OOM else column.spell(value))
+                cells[-1] += "*" * (row.first_oom is None and value == leading)
+            rows.append(cells)
         return rows
 
     def _best(self, column: Column) -> float:
@@ -130,12 +130,12 @@ class Replay:
     def __repr__(self) -> str:
         (_, *titles, last), *rows = self.cells()
         folded = [["manager", *("\n".join(wrap(title, 8)) for title in titles)]]
-        folded += [["" if len(name) > NAME else name, *told] for name, *told, _ in rows]
+        folded += [["" if len(name) > NAME else name, *cells] for name, *cells, _ in rows]
         lines = tables.lines(folded, "<>")
         head, body = lines[: -len(rows)], lines[-len(rows) :]
         for (name, *_), line in zip(rows, body, strict=True):  # a long name is a line of its own
             head += [name, line] if len(name) > NAME else [line]
-        short = [f"{last}: {name}, {told}" for name, *_, told in rows if told != quantity.UNKNOWN]
+        short = [f"{last}: {name}, {text}" for name, *_, text in rows if text != quantity.UNKNOWN]
         about = [line for text in (*self.unmade, "* the best. " + FORMULA) for line in wrap(text, WIDTH)]
         return safe_lines("\n".join([f"{safe_text(self.trace.name)}: {self.trace!r}", *head, *short, *about]))
 

@@ -205,8 +205,8 @@ def recorded(run: Recording, rows: schema.Columns) -> Trace:
 
 def _granularity(meta: dict[str, Any]) -> int:
     """Return the granularity of the device a run was recorded on; older files store only the device's name."""
-    told = meta.get("granularity", 4096 if meta.get("device") == "host" else 512)
-    return told if type(told) is int and 0 < told <= 1 << 30 else 512
+    stated = meta.get("granularity", 4096 if meta.get("device") == "host" else 512)
+    return stated if type(stated) is int and 0 < stated <= 1 << 30 else 512
 
 
 def _check(calls: Ints, nbytes: Ints) -> None:
