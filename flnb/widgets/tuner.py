@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
@@ -80,8 +81,9 @@ class Tuner(Pictured, ipywidgets.VBox):  # type: ignore[misc]
         left = ipywidgets.VBox([*self.controls.values(), reset, self._code], layout={"width": "340px"})
         right = ipywidgets.VBox([self.figure], layout={"flex": "1 1 480px", "min_width": "0"})
         panes = ipywidgets.HBox([left, right], layout={"flex_flow": "row wrap", "width": "100%"})
+        picture = base64.b64encode(self.picture.encode()).decode()  # as a PNG contains it; an SVG has a class
         title = ipywidgets.HTML(  # where this is shown, the widget runs
-            f"<style>.{self.picture}{{display:none}}</style>"
+            f'<style>img[src*="{picture}"],img[src*="{self.picture}"],.{self.picture}{{display:none}}</style>'
             f"<b>{html_text(kind.__name__)}</b> on {html_text(trace.name)}: {trace!r}"
         )
         super().__init__([title, panes, self._said, self._table])

@@ -47,11 +47,11 @@ def html(rows: Iterable[Sequence[str]], sides: str = "<", caption: str = "", tit
     """
     made = "" if not caption else f'<caption style="text-align:left">{html_text(caption)}</caption>'
     for number, row in enumerate(rows):
-        tag = "th" if titles and not number else "td"
+        titled = titles and not number
         cells = zip(sides.ljust(len(row), sides[-1]), row, strict=False)
-        made += "<tr>" + "".join(_cell(tag, side, cell) for side, cell in cells) + "</tr>"
+        made += "<tr>" + "".join(_cell("th" if titled and cell else "td", side, cell) for side, cell in cells) + "</tr>"
     table = f'<table style="font-variant-numeric:tabular-nums;border-collapse:collapse">{made}</table>'
-    return f'<div style="overflow-x:auto">{table}</div>'
+    return f'<div style="overflow-x:auto" tabindex="0">{table}</div>'  # the keyboard scrolls it
 
 
 def _cell(tag: str, side: str, cell: str) -> str:

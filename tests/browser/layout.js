@@ -1,6 +1,6 @@
 // What of a dashboard cannot be read: texts that are cut without a title, texts on texts, what sticks out of the page.
-() => {
-    const root = document.querySelector(".fl-root");
+root => {
+    root ??= document.querySelector(".fl-root");
     const found = [];
     const shown = element => !element.closest(".fl-hidden, .fl-tip")
         && element.checkVisibility({checkOpacity: true, checkVisibilityCSS: true});
@@ -65,7 +65,7 @@
         if (!shown(canvas) || canvas.closest("[hidden]")) continue;
         const {width, height} = canvas.getBoundingClientRect();
         const texts = (canvas.texts ?? []).filter(({left, right, top, bottom}) => right > 2 && left < width - 2 && bottom > 2 && top < height - 2);
-        const name = canvas.ariaLabel.slice(0, 40);
+        const name = canvas.ariaLabel?.slice(0, 40);
         texts.forEach((one, at) => {
             const {whole} = one;
             if (/\w\$$/.test(one.words)) found.push(`the name of a private member: ${one.words}`);
