@@ -106,7 +106,8 @@ class TensorBackend(Part, kind="backend"):
         A composite op that uses one of these methods runs op by op, not by the inherited method for the composite.
         """
         users = takewhile(lambda c: not c.__module__.startswith("flnb_backends."), type(self).__mro__)
-        return frozenset([name for c in users if c is not TensorBackend for name in vars(c)])
+        own = [(c, name) for c in users if c is not TensorBackend for name in vars(c) if not name.startswith("__")]
+        return frozenset([name for c, name in own if callable(getattr(c, name))])
 
     def recorder(self, plan: Any, index: int) -> Any:
         """Return the function that records a composite op or its gradient instead of computing it.

@@ -124,3 +124,21 @@ def test_the_latest_write_never_falls() -> None:
     for thread in threads:
         thread.join()
     assert lows == []
+
+
+def test_overridden_names_the_methods_that_the_users_classes_define() -> None:
+    class Mine(flnb.backends.NumpyBackend):
+        """Has more than methods."""
+
+        calls = 0
+        tanh = np.tanh
+
+        def exp(self, x: Any, out: Any = None) -> Any:
+            return super().exp(x, out)
+
+        @staticmethod
+        def sqrt(x: Any, out: Any = None) -> Any:
+            return np.sqrt(x, out)
+
+    assert Mine().overridden() == {"exp", "tanh", "sqrt"}
+    assert flnb.backends.NumpyBackend().overridden() == frozenset()
