@@ -204,7 +204,7 @@ NATIVE = [
     frame("at::_ops::linear::call(at::Tensor const&)", "??", 0),
 ]
 TORCHS = frame("forward", "/usr/lib/python3/dist-packages/torch/nn/modules/linear.py", 117)
-USERS = [frame("forward", "/home/a/model.py", 12), frame("main", "/home/a/train.py", 90)]
+USERS = [frame("forward", "/project/model.py", 12), frame("main", "/project/train.py", 90)]
 CPYTHON = [frame("_PyEval_EvalFrameDefault", "/src/Python/ceval.c", 5), frame("_start", "libc.so.6", 0)]
 
 
