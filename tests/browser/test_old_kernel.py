@@ -24,7 +24,7 @@ CELLS = [
     "    for _ in range(2000):\n"
     "        with flnb.step():\n"
     "            y = flnb.exp(flnb.ones((64, 64)))\n"
-    "        time.sleep(0.002)\n",
+    "        time.sleep(0.008)\n",
 ]
 
 
@@ -55,6 +55,15 @@ def test_a_kernel_that_hears_nothing_while_a_cell_runs_shows_ten_frames_a_second
     took = page.evaluate("began => performance.now() - began", began)
     assert page.evaluate("() => window.__flnb.state") == "recording", "the cell ended before"
     print(f"\nipykernel 6.29.5: 12 frames in {took:.0f} ms, of a cell that runs")
+    page.get_by_role("tab", name="Timeline").click()
+    page.wait_for_function("() => window.__flnb.view?.rows?.length > 0")
+    page.locator(".fl-timeline canvas").focus()
+    page.keyboard.press("f")
+    for _ in range(3):  # into older steps, about which this kernel cannot be asked now
+        page.keyboard.press("a")
+    page.wait_for_function("() => window.__flnb.view.said.includes('coarse: the kernel is busy')", timeout=10_000)
+    assert page.evaluate("() => window.__flnb.view.rows.some(row => row.bars > 0)"), "coarse levels are drawn"
+    assert page.evaluate("() => window.__flnb.state") == "recording"
     page.wait_for_function("() => window.__flnb.state === 'finished' && window.__flnb.step === 1999", timeout=60_000)
     page.wait_for_function(f"() => {KERNEL}.status === 'idle'")
     assert page.flnb_errors == []

@@ -301,6 +301,7 @@ def test_exchanges_of_parts_are_marked_in_memory_and_timeline(stage: Stage, scre
                 told += page.locator(".fl-page:not([hidden]) .fl-tip:visible").all_inner_texts()
             assert any("manager caching → buddy" in each for each in told), f"{tab}, {size}: {told}"
     assert re.search(r"\n00:\d\d\.\d manager caching → buddy$", page.locator(".fl-meta").get_attribute("title") or "")
+    assert {"memory", "loss"} <= set(page.evaluate(INK)), "tracks under the lanes"
     axis = [words for words in page.evaluate(INK) if re.search(r"^[\d.−]+ (µs|ms|s)$", words)]
     assert axis
     assert not any(words.startswith("−") for words in axis), "time counts from a step that began before, or the run"
