@@ -56,7 +56,7 @@ class _Run:
         generators: the random generators from which the function may draw, each with its state before the call.
         next_draw: in a step that `flnb.jit` captures, the position of its next random tensor before the call.
         parents: sequence numbers of the nodes to which the function's gradients flow.
-        reads: tensors that are not on the tape and must not be written before the function runs again.
+        reads: tensors other than arguments that must not be written before the function runs again.
         specs: shapes and dtypes of the function's results.
         since: sequence number at the end of the call; later writes have larger numbers.
     """
@@ -77,7 +77,7 @@ class _Run:
         """Record which tensors the function's first run has read; ``start`` is the sequence number at its beginning."""
         self.since = dispatch.next_seq()
         cells = [x for x in _closed_over(self.function) if type(x) is Tensor]
-        self.reads = [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
+        self.reads += [x for x in (*getattr(self.function, "reads", ()), *cells) if x._last_write <= start]
 
     def _check_unwritten(self) -> None:
         """Raise an error if a tensor that the function read was written in place afterwards."""
@@ -223,12 +223,12 @@ def _closed_over(function: Any) -> list[Any]:
 def _collapse(result: Any, start: int, run: _Run) -> Variable:
     """Replace the nodes recorded after sequence number ``start`` by one whose gradient rule runs the function again."""
     outside, read = _edges(result._node, start)
-    run.parents = list(outside)
+    run.parents, run.reads = list(outside), read
     specs = tuple(spec for _, spec in outside.values())
     key = (specs, result._spec)
     plan = _op.plans.get(key) or _op.plans.setdefault(key, Plan(_op, specs, (), result._spec))
     inputs = [innermost(x) for x in leaves((run.arguments, run.keywords)) if isinstance(x, Tensor)]
-    node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, *read, run, None))
+    node = dispatch.node(plan, tuple(node for node, _ in outside.values()), (*inputs, run, None))
     root = getattr(result, "_root", result)  # whose memory the result shares, where in-place writes are noted
     if root._node is not None and root._node[SEQ] > start:
         root = dispatch.detached(root._data, root._spec)
