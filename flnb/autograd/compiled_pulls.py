@@ -62,6 +62,8 @@ class Compiled:
         script = _Script(self.plan, bool(way & EVENTS), bool(way & BLOCKS))
         script.add(", ".join(f"p{i}" for i in range(len(self.plan.specs))) + ", = node[1]", depth=1)
         for branch in self.branches:
+            script.check(branch)
+        for branch in self.branches:
             script.branch(branch)
         self.ways[way] = function = script.function(self.plan.op.name)
         return function
@@ -131,6 +133,13 @@ class _Script:
             self.add(f"lane.pending += ({', '.join(rows)})", depth=depth)
             self.unemitted = []
 
+    def check(self, branch: Branch) -> None:
+        """Add the lines that return True if a tensor is not contiguous as assumed; later, a cotangent may be stored."""
+        named = {id(x): name for x, name in branch.inputs}
+        condition = f"{branch.condition} and " if branch.condition else ""
+        for x in branch.trace.assumed:
+            self.add(f"if {condition}not here.backend.is_contiguous({named[id(x)]}): return True", depth=1)
+
     def branch(self, branch: Branch) -> None:
         """Add the lines of one branch: run its ops, and add the results to the cotangents of the parents."""
         depth = 1
@@ -138,8 +147,6 @@ class _Script:
             self.add(f"if {branch.condition}:", depth=1)
             depth = 2
         named = {id(x): name for x, name in branch.inputs}
-        for x in branch.trace.assumed:
-            self.add(f"if not here.backend.is_contiguous({named[id(x)]}): return True", depth=depth)
         if branch.condition:  # first, so that nothing comes between pulls and sums
             self.find([i for i, _ in branch.given], depth)
         if branch.whole:

@@ -104,7 +104,7 @@ def _single(plan: Plan) -> list[Branch]:
     wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
     branches = [
         _traced(
-            plan, [i], f"p{i} is not None", " and ".join([*(f"p{j} is None" for j in wanted if j != i), "not retain"])
+            plan, [i], f"p{i} is not None", " and ".join([*(f"p{j} is None" for j in wanted if j > i), "not retain"])
         )
         for i in wanted
     ]

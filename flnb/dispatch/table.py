@@ -115,7 +115,7 @@ class Op:
 
     def _pulls(self, count: int) -> list[Pull | None]:
         """Return the gradient functions of the first ``count`` inputs, None for an input without gradient."""
-        pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls)
+        pulls = [self.pulls(i) for i in range(count)] if callable(self.pulls) else list(self.pulls[:count])
         return pulls + [None] * (count - len(pulls))
 
     def pulls_for(self, specs: Sequence[Any]) -> tuple[Callable[..., Any] | None, ...]:

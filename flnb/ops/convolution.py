@@ -131,7 +131,8 @@ def _declare_biased(convolve: Op, rank: int) -> Op:
         return e.biased(y, reshape(bias, (1, bias.shape[0], *(1,) * rank)))
 
     return Combined(
-        f"{convolve.name}_bias", "matmul", infer, flops=convolve.flops, separately=separately,
+        f"{convolve.name}_bias", "matmul", infer, separately=separately,
+        flops=lambda plan: convolve.flops(plan) + plan.spec.size,
         pulls=(
             Pull({1}, lambda g, plan, x, w, b, y: of_image(g, plan, x, w, y)),
             Pull({0}, lambda g, plan, x, w, b, y: of_weight(g, plan, x, w, y)),

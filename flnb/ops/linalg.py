@@ -11,7 +11,7 @@ import numpy as np
 
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch.failure import refused
-from flnb.dispatch.table import Op, Pull, describe
+from flnb.dispatch.table import Combined, Op, Pull, describe
 from flnb.ops import elementwise as e
 from flnb.ops.arranging import roll
 from flnb.ops.creation import asarray
@@ -52,17 +52,17 @@ def _infer(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[in
     return (*batched("matmul", specs), a.shape[-2], b.shape[-1]), a.dtype
 
 
-def _of_right(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
-    """Gradient of the right operand b of matmul.
+def _over_rows(a: Any, g: Any) -> Any:
+    """Return the product a.mH @ g of matrices (M, K) and (M, N); of batches of them, the sum, which is one product."""
+    if a.ndim > 2:
+        a, g = (reshape(x, (math.prod(x.shape[:-1]), x.shape[-1])) for x in (a, g))
+    return adjoint(a) @ g
 
-    If b is one matrix and a is a batch of matrices, the rows of all these matrices are joined, so that one product
-    computes the sum over the batch.
-    """
+
+def _of_right(g: Any, plan: Any, a: Any, b: Any, y: Any) -> Any:
+    """Gradient of the right operand b of matmul, which may be one matrix for a batch of matrices a."""
     shape = plan.specs[1].shape
-    if len(shape) > 2 or a.ndim == 2:
-        return sum_to(adjoint(a) @ g, shape)
-    rows = math.prod(a.shape[:-1])
-    return adjoint(reshape(a, (rows, a.shape[-1]))) @ reshape(g, (rows, g.shape[-1]))
+    return sum_to(adjoint(a) @ g, shape) if len(shape) > 2 else _over_rows(a, g)
 
 
 _matmul = Op(
@@ -107,6 +107,37 @@ def matmul(a: ArrayLike, b: ArrayLike, /, *, transpose_a: bool = False, transpos
     return reshape(y, shape)
 
 
+def _infer_linear(op: Op, specs: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[tuple[int, ...], Any]:
+    """Shape rule of a linear layer for x with two dimensions or more."""
+    x, weight, *bias = specs
+    fits = x.ndim >= 2 and weight.ndim == 2 and x.shape[-1] == weight.shape[1]
+    if not fits or any(b.shape != weight.shape[:1] for b in bias):
+        raise ValueError(f"linear: expected x (..., in), weight (out, in) and bias (out,), got {describe(specs)}")
+    return (*x.shape[:-1], weight.shape[0]), x.dtype
+
+
+def _separately(x: Any, weight: Any, bias: Any = None) -> Any:
+    """Call the ops of which a linear layer consists."""
+    x, weight = asarray(x), asarray(weight)
+    if x.shape[-1] != weight.shape[-1]:
+        raise ValueError(
+            f"linear: x has {x.shape[-1]} features (shape {x.shape}), the weight expects {weight.shape[-1]}"
+        )
+    y = matmul(x, weight.mT)
+    return y if bias is None else e.biased(y, asarray(bias))
+
+
+_linear = Combined(
+    "linear", "matmul", _infer_linear, separately=_separately,
+    flops=lambda plan: _matmul.flops(plan) + plan.spec.size * (len(plan.specs) - 2),
+    pulls=(
+        Pull({1}, lambda g, plan, x, weight, *_: g @ weight),
+        Pull({0}, lambda g, plan, x, *_: transposed(_over_rows(x, g))),  # g.mT @ x would differ in the last bits
+        Pull((), lambda g, plan, *_: sum(g, tuple(range(g.ndim - 1)))),
+    ),
+)  # fmt: skip
+
+
 def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Tensor:
     """Affine map ``x @ weight.T + bias``, for x (..., in), weight (out, in) and bias (out,).
 
@@ -119,13 +150,8 @@ def linear(x: ArrayLike, weight: ArrayLike, bias: ArrayLike | None = None) -> Te
     >>> flnb.linear(flnb.ones((1, 2)), flnb.ones((3, 2)), flnb.ones(3))
     Tensor([[3., 3., 3.]], float32[1,3], numpy)
     """
-    x, weight = asarray(x), asarray(weight)
-    if x.shape[-1] != weight.shape[-1]:
-        raise ValueError(
-            f"linear: x has {x.shape[-1]} features (shape {x.shape}), the weight expects {weight.shape[-1]}"
-        )
-    y = matmul(x, weight.mT)
-    return y if bias is None else e.biased(y, asarray(bias))
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    return _linear.entries[len(operands), ""](*operands, ())
 
 
 def matrix_transpose(x: ArrayLike, /) -> Tensor:

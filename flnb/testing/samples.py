@@ -177,7 +177,10 @@ def _products(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample("matmul", ops.matmul, (_apart(rng, 3, 4), _apart(rng, 4, 2)))
     yield Sample("matmul", ops.matmul, (_apart(rng, 2, 1, 3, 4), _apart(rng, 3, 4, 2)), "batched")
     yield Sample("matmul", ops.matmul, (_apart(rng, 4), _apart(rng, 4, 2)), "vector")
-    yield Sample("matmul", ops.linear, (_apart(rng, 3, 4), _apart(rng, 2, 4), _apart(rng, 2)), "linear")
+    for shape in ((3, 4), (2, 3, 4), (0, 4)):
+        inputs = _apart(rng, *shape), _apart(rng, 2, 4), _apart(rng, 2)
+        yield Sample("linear", ops.linear, inputs, f"{shape}")
+        yield Sample("linear", ops.linear, inputs[:2], f"{shape} no bias")
 
 
 def _composites(rng: np.random.Generator) -> Iterator[Sample]:

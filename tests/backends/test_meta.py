@@ -164,7 +164,7 @@ def test_a_tensor_shows_its_shape_alone():
         y = layer(x)
         y.sum().backward()
         assert repr(x) == "Tensor(float32[2,3], meta)"
-        assert repr(y) == "Variable(float32[2,2], meta, from add)"
+        assert repr(y) == "Variable(float32[2,2], meta, from linear)"
         assert "meta" in tensor_html(x)
         assert "float32[2,3]" in module_html(layer)
     assert repr(x) == "Tensor(float32[2,3], in a 'meta' buffer)"

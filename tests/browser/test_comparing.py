@@ -59,28 +59,28 @@ def timelines_of(page: Page, stage: Stage, a: Recording, b: Recording) -> None:
         ({pixel}) => pixel <= (({t0, t1}) => (t1 - t0) / 900)(window.__flnbPair.timelines.span))""")
     op, t0 = b.table("op"), int(b.table("step")["t0"][3])
     inside = np.flatnonzero((op["t0"] >= t0) & (op["t1"] <= b.table("step")["t1"][3]))
-    matmul = next(row for row in inside.tolist() if b.catalog.plans.items[int(op["plan"][row])].op == "matmul")
+    layer = next(row for row in inside.tolist() if b.catalog.plans.items[int(op["plan"][row])].op == "linear")
     before = None
     while found != before:  # rows move when another answer comes
         page.wait_for_timeout(200)
         before, found = found, page.evaluate("() => window.__flnbPair.timelines")
     span, place, row = found["span"], found["place"], found["sides"][1]["rows"][0].index("op")
-    middle = ((int(op["t0"][matmul]) + int(op["t1"][matmul])) / 2 - t0) / 1e6
+    middle = ((int(op["t0"][layer]) + int(op["t1"][layer])) / 2 - t0) / 1e6
     x = 108 + (middle - span["t0"]) / (span["t1"] - span["t0"]) * (place["width"] - 108 - 12)
     page.mouse.click(place["x"] + x, place["y"] + found["tops"][1][row])
     page.wait_for_function("() => window.__flnbPair.timelines.chosen.length === 2")
     sides = page.evaluate("() => window.__flnbPair.timelines.chosen.map(({side}) => side)")
     assert sides == [1, 0]
-    said = page.locator(".fl-status", has_text="matmul · sequential.first: A ")
+    said = page.locator(".fl-status", has_text="linear · sequential.first: A ")
     said.wait_for()
     shown = float(said.inner_text().rpartition("B/A ")[2].rstrip("×"))
     own = a.table("op")
     first = int(a.table("step")["t0"][3])
     other = next(
         row for row in np.flatnonzero(own["t0"] >= first).tolist()
-        if a.catalog.plans.items[int(own["plan"][row])].op == "matmul"
+        if a.catalog.plans.items[int(own["plan"][row])].op == "linear"
     )  # fmt: skip
-    times = [int(table["t1"][at] - table["t0"][at]) for table, at in ((own, other), (op, matmul))]
+    times = [int(table["t1"][at] - table["t0"][at]) for table, at in ((own, other), (op, layer))]
     assert shown == pytest.approx(times[1] / times[0], rel=0.01)
     page.get_by_role("radio", name="Beginning").click()
     page.wait_for_function("() => window.__flnbPair.timelines.said.startsWith('whole runs: A ')")
@@ -166,10 +166,10 @@ def test_ops_timelines_and_metrics_of_two_runs(
     eventually(page, rows.count, len(expected.rows))
     top = [expected.rows[0].op, expected.rows[0].scope or "–"]
     eventually(page, lambda: rows.first.locator("td").all_inner_texts()[:2], top)
-    row = next(row for row in expected.rows if (row.op, row.scope) == ("matmul", "sequential.first"))
-    shown = rows.filter(has_text="matmul").filter(has_text=row.scope).first.locator("td").all_inner_texts()
+    row = next(row for row in expected.rows if (row.op, row.scope) == ("linear", "sequential.first"))
+    shown = rows.filter(has_text="linear").filter(has_text=row.scope).first.locator("td").all_inner_texts()
     assert shown[9] == ", ".join(row.changes)
-    assert "bigger 3.40×" in shown[9]  # gradients of weights are as large as before
+    assert "bigger 4.00×" in shown[9]
     page.get_by_role("button", name="bytes of results in B").click()
     largest = max(expected.rows, key=lambda row: row.b.bytes)
     eventually(page, rows.first.locator("td").first.inner_text, largest.op)

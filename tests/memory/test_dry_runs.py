@@ -75,7 +75,7 @@ def test_a_module_of_backward_is_that_of_the_op_it_is_for():
         flnb.exp(layer(x)).sum().backward()
 
     found = dry_run(with_module)
-    assert found.when == "backward, in 'matmul' of linear"
+    assert found.when == "backward, in 'sum' of linear"
     scopes = {(row.op, row.shape): row.scope for row in found.held if row.category == "gradient"}
     assert scopes == {
         ("multiply", (128, 32)): "",  # of exp

@@ -68,7 +68,7 @@ def test_the_tape_has_every_parameter_and_no_loose_ends(train: Any) -> None:
     with flnb.record(grad_interval=1e-9) as run:
         train(3)
     tape = run.tape
-    assert {node.op for node in tape.nodes} >= {"conv2d_bias", "max_pool2d", "matmul", "reshape", "cross_entropy"}
+    assert {node.op for node in tape.nodes} >= {"conv2d_bias", "max_pool2d", "linear", "reshape", "cross_entropy"}
     assert tape.nodes[-1].op == "cross_entropy"
     known = {node.id for node in tape.nodes} | {leaf.id for leaf in tape.leaves}
     assert all(parent in known for node in tape.nodes for parent in node.parents)

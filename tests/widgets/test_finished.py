@@ -49,9 +49,9 @@ def test_a_browser_that_says_hello_is_told_the_recording(run: Recording, monkeyp
         allocated = sum(content["arrays"].get("alloc.id", (0, 0, 0))[2] for content, _ in sent)
         assert allocated == len(run.memory.block["t"]) > 0
     assert told(widget, monkeypatch, {"type": "ack", "seq": 1}) == []
-    ((answer, _),) = told(widget, monkeypatch, {"type": "tape", "search": "matmul"})
+    ((answer, _),) = told(widget, monkeypatch, {"type": "tape", "search": "linear"})
     assert answer["search"]["count"] > 0
-    ((code, _),) = told(widget, monkeypatch, {"type": "code", "op": "matmul"})
+    ((code, _),) = told(widget, monkeypatch, {"type": "code", "op": "linear"})
     assert "record(inputs=True)" in code["said"]
     html = widget._drawing()
     assert "finished" in html

@@ -271,6 +271,12 @@ class NumpyBackend(Whole, Updates, Convolution, Pooling, LinearAlgebra, Movement
         np.copyto(out, x)
         return out
 
+    @unnamed
+    def linear(self, x: Array, weight: Array, *bias_and_out: Any) -> Array:
+        *bias, out = bias_and_out
+        y = self.matmul(x, weight.T, out)
+        return np.add(y, bias[0], y) if bias else y
+
     # Reductions over a tuple of axes
 
     sum, prod = _total(np.add.reduce), _total(np.multiply.reduce)
