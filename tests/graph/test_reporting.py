@@ -40,8 +40,9 @@ def recorded_step(name: str, fuse: bool | None) -> flnb.Recording:
 def counts(run: flnb.Recording) -> Counter[str]:
     views = ("reshape", "permute_dims", "slice", "broadcast_to")
     found = Counter({row.key[0]: row.count for row in run.ops if row.key[0] not in views})
-    combined = found.pop("conv2d_bias", 0)  # in programs two ops, and the bias's gradient is copied
-    found.update({"conv2d": combined, "add": combined, "copy": combined})
+    for combined, op in (("conv2d_bias", "conv2d"), ("linear", "matmul")):
+        count = found.pop(combined, 0)  # in programs two ops, and the bias's gradient is copied
+        found.update({op: count, "add": count, "copy": count})
     return found
 
 
