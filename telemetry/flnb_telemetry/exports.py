@@ -113,9 +113,9 @@ class Exports(Drawn):
     def to_torch_snapshot(self, path: str | os.PathLike[str]) -> None:
         """Write the memory events of the run as a PyTorch memory snapshot; `flnb.load_run` reads it again.
 
-        pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display the file. Allocations have
-        the call stacks of the run. If no stacks were recorded, each allocation has one frame, with the op in place of
-        the function's name and the scope in place of the file's name.
+        pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot FILE` display the file. Each allocation
+        has a frame with the op in place of the function's name and the scope in place of the file's name. Below it is
+        the call stack or, if no stacks were recorded, the user's line with its source in place of the function's name.
         """
         foreign("write snapshot")(self, path)
 

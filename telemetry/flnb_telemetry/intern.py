@@ -78,7 +78,7 @@ class Frame(NamedTuple):
     """One frame of a call stack: the name of the function, the name of the file, and the number of the line.
 
     In memory snapshots for PyTorch that flnb has exported, a frame can also describe the allocated tensor: then `about`
-    is (shape, dtype, phase). For all other frames `about` is empty.
+    is (shape, dtype, phase, line), in files by earlier versions without the line. For other frames `about` is empty.
     """
 
     name: str

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from flnb_telemetry import schema
+from flnb_telemetry.foreign import torch_export
 from flnb_telemetry.live.recording import LiveRecording
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -173,6 +174,7 @@ def test_pytorchs_own_tools_read_it(tmp_path: Path) -> None:
     assert text.count("free completed for") == len(run.table("free_completed")["t"])
     plain = {"format_flamegraph": lambda lines: lines}
     assert "net:0:multiply" in viz.memory(value, **plain)
+    assert ":(v * 2.0 + 1.0).sum().backward();net:0:multiply" in viz.memory(value, **plain)
     assert "active_allocated" in viz.segments(value, **plain)
     assert viz.compare(value["segments"], value["segments"], **plain) == ""
     for page in (viz.segment_plot(value), viz.trace_plot(value), viz.trace_plot(value, plot_segments=True)):
@@ -318,3 +320,62 @@ def test_blocks_in_no_segment_are_exported_in_segments_of_their_own_size(tmp_pat
     back = load_snapshot(tmp_path / "again.pickle")
     assert back.memory.timeline().requested.tolist() == [0, *run.memory.timeline().requested.tolist()]
     assert back.memory.peak.reserved == 1536 + 3 * MIB
+
+
+def doubled(x: Any) -> Any:
+    return x * 2.0
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_the_user_s_lines_are_frames_of_the_file_and_lines_again(tmp_path: Path, stacks: bool) -> None:
+    manager = flnb.memory.Caching()
+    with flnb.use_memory_manager(manager), flnb.record(stacks=stacks) as run, flnb.scope("net"):
+        held = [doubled(flnb.ones((64, 64))), flnb.memory.allocate(manager, 1000)]
+    run.to_torch_snapshot(tmp_path / "run.pickle")
+    back = flnb.load_run(tmp_path / "run.pickle")
+    back.to_torch_snapshot(tmp_path / "again.pickle")
+    for other in (back, flnb.load_run(tmp_path / "again.pickle")):
+        check_alike(run, other)
+        for keys in (("line", "op", "scope"), ("stack",)):
+            mine, its = ({row.key: row.bytes for row in one.memory.at(one.seconds).by(*keys)} for one in (run, other))
+            assert mine == its
+        assert len(mine) == 2  # the lines of the product and of the block
+        assert sum(": return x * 2.0" in stack for (stack,) in mine) == 1
+        assert bool(other.stacks) == stacks
+    trace = pickle.loads((tmp_path / "run.pickle").read_bytes())["device_traces"][0]
+    first, *users = next(e["frames"] for e in trace if [f["name"] for f in e["frames"][:1]] == ["multiply"])
+    assert (first["filename"], first["shape"]) == ("net", (64, 64))
+    number = doubled.__code__.co_firstlineno + 1
+    if stacks:
+        names = ["doubled", "test_the_user_s_lines_are_frames_of_the_file_and_lines_again"]
+        assert [frame["name"] for frame in users] == names
+        assert (users[0]["filename"], users[0]["line"]) == (__file__, number)
+    else:
+        assert users == [frame("return x * 2.0", "test_torch_snapshot.py", number)]
+    flnb.memory.release(manager, held.pop())
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("train.py:12: y = x * w", [frame("y = x * w", "train.py", 12)]),
+        ("In [5]:14: d = {1: 2}", [frame("d = {1: 2}", "In [5]", 14)]),
+        ("f0.py:1", [frame("", "f0.py", 1)]),
+        ("a.py:1: f()\nfrom b.py:2: g()", [frame("f()", "a.py", 1), frame("g()", "b.py", 2)]),
+        ("a.py:99999999999: f()", [frame("a.py:99999999999: f()", "flnb", 0)]),
+        ("\n:x", [frame("\n:x", "flnb", 0)]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_line_is_read_as_frames(line: str, wanted: list[dict[str, Any]]) -> None:
+    assert torch_export._user_frames(line) == wanted
+
+
+def test_a_snapshot_of_an_earlier_version_has_no_lines(tmp_path: Path) -> None:
+    old = frame("multiply", "net", 0) | {"shape": (2,), "dtype": "float32", "phase": 1}
+    trace = [event("alloc", BASE, 512) | {"frames": [old]}]
+    run = load_snapshot(saved(tmp_path / "s.pickle", {"segments": [], "device_traces": [trace]}))
+    assert [row.key for row in run.memory.at(run.seconds).by("op", "scope", "line")] == [("multiply", "net", "")]
+    trace = [event("alloc", BASE, 512) | {"frames": [old | {"source_line": 3}]}]
+    with pytest.raises(flnb.telemetry.RunFileError, match="a frame is"):
+        load_snapshot(saved(tmp_path / "s.pickle", {"segments": [], "device_traces": [trace]}))

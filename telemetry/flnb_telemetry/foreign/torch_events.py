@@ -79,7 +79,9 @@ class Stacks:
             return same[1]
         if type(frame) is not dict or not {"name", "filename", "line"} <= frame.keys():
             raise SnapshotError(f"a frame is {brief(frame)}, expected a dict with name, filename and line")
-        about = (frame["shape"], frame.get("dtype"), frame.get("phase")) if "shape" in frame else ()
+        about: tuple[Any, ...] = ()
+        if "shape" in frame:
+            about = (frame["shape"], frame.get("dtype"), frame.get("phase"), frame.get("source_line", ""))
         found = Frame(frame["name"], frame["filename"], frame["line"], about)
         texts = type(found.name) is str and type(found.filename) is str
         if not texts or type(found.line) is not int or found.line.bit_length() > 32 or (about and not _ours(*about)):
@@ -105,10 +107,11 @@ def _kept(known: dict[int, tuple[Any, int]], told: Any, number: int) -> int:
     return number
 
 
-def _ours(shape: Any, dtype: Any, phase: Any) -> bool:
+def _ours(shape: Any, dtype: Any, phase: Any, line: Any) -> bool:
     """Return whether the fields that flnb adds to a frame have the types that flnb writes."""
     extents = type(shape) is tuple and all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape)
-    return extents and type(dtype) is str and type(phase) is int and 0 <= phase < len(schema.PHASES)
+    texts = type(dtype) is str and type(line) is str
+    return extents and texts and type(phase) is int and 0 <= phase < len(schema.PHASES)
 
 
 _OP = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")

@@ -2,7 +2,7 @@
 
 The viewer reads pickles of protocol 4 with plain values. Addresses and sizes must be below 2**53. If blocks have
 categories, at least one must have the category "unknown". flnb adds a few keys, which other readers ignore:
-nanoseconds, sizes of blocks that PyTorch would round differently, and shapes in frames.
+nanoseconds, sizes of blocks that PyTorch would round differently, and in frames shapes and the user's line.
 
 The pickle is written opcode by opcode: texts, frames and call stacks are memoized once at its beginning, and the events
 refer to them by number.
@@ -10,6 +10,7 @@ refer to them by number.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.analysis.memory import NEVER
 from flnb_telemetry.foreign.plain_pickle import encoded
+from flnb_telemetry.foreign.torch_events import described
 from flnb_telemetry.foreign.torch_segments import met
 from flnb_telemetry.foreign.torch_snapshot import MIN_BLOCK, OURS
 from flnb_telemetry.formats import aside
@@ -177,19 +179,31 @@ def _reference(number: int) -> bytes:
 
 
 def _frames(run: Recording, plan: int, context: int) -> list[dict[str, Any]]:
-    """Return the frames of an allocation: its call stack if recorded, else one frame with op as name, scope as file."""
-    if context in run.stacks:
-        names = ("shape", "dtype", "phase")
-        return [
-            {"name": name, "filename": file, "line": line} | dict(zip(names, about, strict=bool(about)))
-            for name, file, line, about in run.stacks[context]
-        ]
+    """Return the frames of an allocation: one with op as name and scope as file, then the user's frames.
+
+    The user's frames are the recorded call stack, or else the user's line with its source in place of a function's
+    name. PyTorch's own stacks name their op and are written without the first frame.
+    """
     op, _, shape, dtype, *_ = run.catalog.plans.items[plan]
-    scope, phase, *_ = run.catalog.contexts.items[context]
-    if not (op or scope or phase):
-        return []
-    about = {"shape": tuple(map(int, shape)), "dtype": dtype, "phase": phase}
-    return [{"name": op, "filename": scope or OURS, "line": 0} | about]
+    scope, phase, _, _, line = run.catalog.contexts.items[context]
+    stack = tuple(frame for frame in run.stacks.get(context, ()) if not frame.about)
+    called = [{"name": name, "filename": file, "line": number} for name, file, number, _ in stack]
+    if called and described(stack) == (op, scope):
+        return called
+    if not (op or scope or phase or line):
+        return called
+    about = {"shape": tuple(map(int, shape)), "dtype": dtype, "phase": phase, "source_line": line}
+    return [{"name": op, "filename": scope or OURS, "line": 0} | about, *(called or _user_frames(line))]
+
+
+def _user_frames(line: str) -> list[dict[str, Any]]:
+    """Return frames for the text of a context's line, "train.py:12: y = x * w", and of its callers' lines if any."""
+    frames = []
+    for text in line.split("\nfrom ") if line else ():
+        place = re.fullmatch(r"(.+?):([0-9]{1,9})(?:: (.*))?", text, re.DOTALL)
+        file, number, source = place.groups() if place else (OURS, 0, text)
+        frames.append({"name": source or "", "filename": file, "line": int(number)})
+    return frames
 
 
 class _Events(NamedTuple):

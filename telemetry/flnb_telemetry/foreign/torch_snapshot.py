@@ -274,20 +274,24 @@ def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
     """Return a catalog of plans (op, shape) and contexts, and each call stack's plan id and context id.
 
     The scope of PyTorch's own stacks is the user's frame, "train.py:12:forward"; their line is "train.py:12: forward".
+    Stacks that flnb wrote begin with a frame of the op and its scope, which is not stored as part of the stack.
     """
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
-    of_stack = []
-    for frames in stacks.rows:
-        if frames and frames[0].about:  # flnb's own
-            shape, dtype, phase = frames[0].about
-            op, scope, line = frames[0].name, "" if frames[0].filename == OURS else frames[0].filename, ""
+    of_stack, called = [], {}
+    for number, frames in enumerate(stacks.rows):
+        ours = bool(frames and frames[0].about)
+        if frames[ours:]:
+            called[number] = frames[ours:]
+        if ours:
+            shape, dtype, phase, line = frames[0].about
+            op, scope = frames[0].name, "" if frames[0].filename == OURS else frames[0].filename
         else:
             (op, scope), shape, dtype, phase = te.described(frames), (), "", 0
             line = ": ".join(scope.rsplit(":", 1))
         of_stack.append(plans.id_of(Plan(op, "", shape, dtype, 0)))
         contexts.append(Context(scope, phase, "", 0, line))
     catalog = Catalog(Table([""]), plans, Table(contexts))
-    catalog.stacks = {number: frames for number, frames in enumerate(stacks.rows) if frames}
+    catalog.stacks = called
     return catalog, np.array(of_stack, np.uint32), np.arange(len(of_stack))
 
 
