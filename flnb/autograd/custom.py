@@ -16,6 +16,7 @@ from flnb.autograd.tape import grad_of
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import Plan
+from flnb.dispatch.source_lines import with_own_lines
 from flnb.dispatch.table import Op, Pull, not_inferred
 from flnb.ops.composite import Composite
 from flnb.ops.creation import asarray, zeros_like
@@ -194,7 +195,7 @@ class CustomOp(Composite):
         """
         rule = getattr(self, which)
         try:
-            return rule(given, y, *tensors, **self._named(attributes))
+            return with_own_lines(partial(rule, **self._named(attributes)), given, y, *tensors)
         except Exception as error:
             error.add_note(f"in the {which} of custom op {self.name!r}, {defined_at(rule)}")
             raise

@@ -35,7 +35,9 @@ def creation_stack(x: Any) -> list[Line]:
 def defined_at(function: Any) -> str:
     """Return where a user's function is defined, as text for an error message."""
     code = getattr(function, "__code__", None)
-    return repr(function) if code is None else f"defined at {code.co_filename}:{code.co_firstlineno}"
+    return (
+        repr(function) if code is None else f"defined at {source_lines.name_of(code.co_filename)}:{code.co_firstlineno}"
+    )
 
 
 def describe_node(node: Node) -> str:

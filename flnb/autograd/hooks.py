@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from flnb.autograd.explain import defined_at
 from flnb.dispatch.plan import Plan
+from flnb.dispatch.source_lines import with_own_lines
 from flnb.interface.tape import PARENTS, PLAN, Node
 from flnb.tensor import Tensor
 
@@ -104,7 +105,7 @@ def call_in_turn(functions: dict[int, Any], g: Any) -> Any:
     if g._node is None and hasattr(g, "data"):
         g = g.data  # a plain Tensor, where the walk is not recorded
     for _, function in sorted(functions.items()):
-        given = function(g)
+        given = with_own_lines(function, g)
         if given is None:
             continue
         if not isinstance(given, Tensor) or (given.shape, given.dtype) != (g.shape, g.dtype):

@@ -38,8 +38,6 @@ def failed(error: Exception, plan: Plan, inputs: tuple[Any, ...]) -> None:
 
 def failed_call(error: Exception, op: Op, inputs: tuple[Any, ...]) -> None:
     """Like `failed`, for errors outside of the backend's method: invalid inputs, or a failed allocation."""
-    if isinstance(error.__context__, (KeyError, AttributeError)) and error.__cause__ is None:
-        error.__suppress_context__ = True  # that no plan was found is how calls begin
     _tell(error, op, inputs, None)
 
 
@@ -79,6 +77,7 @@ def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
 
 def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected: Spec | None) -> None:
     """Add a note to an error and emit an event, once per error; ``expected`` is the spec planned for the result."""
+    _hide_lookup(error)
     if hasattr(error, "__notes__"):  # an op inside this one has spoken
         return
     specs = [getattr(x, "_spec", None) for x in inputs]
@@ -98,6 +97,16 @@ def _tell(error: Exception, op: Op | _Called, inputs: tuple[Any, ...], expected:
         parents = [node[2] for node in (getattr(x, "_node", None) for x in inputs) if node is not None]
         code = schema.OP_FAILED | intern.plans.id_of(about) << schema.PLAN_SHIFT
         lane.emit(code, clock(), message, lane.node, source_lines.here(lane.context), *[*parents, 0, 0][:2])
+
+
+def _hide_lookup(error: BaseException) -> None:
+    """Remove from an error's chain of contexts the failed search for a plan, with which an op's first call begins."""
+    while (earlier := error.__context__) is not None:
+        trace = earlier.__traceback__
+        if trace is not None and "<crossing" in trace.tb_frame.f_code.co_filename:
+            error.__context__ = None
+            return
+        error = earlier
 
 
 def _brief(x: Any) -> str:

@@ -12,19 +12,21 @@ import os
 import sys
 from functools import lru_cache
 from time import perf_counter_ns as clock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import flnb_telemetry
 from flnb_telemetry import bus, intern, schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
 __all__ = [
     "Line", "caller", "creation_stacks", "fixed", "here", "interned", "is_own", "is_users", "lines", "located",
-    "outside", "own", "pinned", "site", "sites", "where",
+    "name_of", "outside", "own", "pinned", "site", "sites", "where", "with_own_lines",
 ]  # fmt: skip
 
+T = TypeVar("T")
 _PACKAGES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(flnb_telemetry.__file__))
 _ROOTS = tuple(package + os.sep for package in _PACKAGES)
 _LIBRARIES = (*(os.path.dirname(path) + os.sep for path in (os.__file__, sys.executable) if path), "<frozen ")
@@ -40,8 +42,8 @@ def is_own(filename: str) -> bool:
 class _Own(dict[str, bool]):
     """A dict from file names to bools: True if `outside` must be called for a frame of the file.
 
-    That is so for files of flnb, because `outside` finds the user's frame; and for all files while whole stacks are
-    recorded, because `outside` returns the stack.
+    That is so for files of flnb and of libraries, because `outside` finds the user's frame; and for all files while
+    whole stacks are recorded, because `outside` returns the stack.
     """
 
     full = False
@@ -49,7 +51,7 @@ class _Own(dict[str, bool]):
     def __missing__(self, filename: str) -> bool:
         if len(self) > 4096:  # every run of a notebook's cell is a file of its own
             self.clear()
-        self[filename] = found = self.full or is_own(filename)
+        self[filename] = found = self.full or not is_users(filename)
         return found
 
 
@@ -64,13 +66,17 @@ class Stack(NamedTuple):
 
 
 def outside(frame: FrameType | None) -> Any:
-    """Return the innermost frame outside of flnb, beginning at ``frame``; a `Stack` if whole stacks are recorded."""
-    start = frame
-    if not own.full:
-        while frame is not None and own[frame.f_code.co_filename]:
-            frame = frame.f_back
-        return frame or start
-    return Stack(tuple(user_frames(start)), -1)
+    """Return the user's innermost frame, beginning at ``frame``; a `Stack` if whole stacks are recorded.
+
+    Without a frame of the user, as in the threads of some libraries, the innermost frame outside of flnb is returned.
+    """
+    if own.full:
+        return Stack(tuple(user_frames(frame)), -1)
+    start, innermost = frame, None
+    while frame is not None and own[name := frame.f_code.co_filename]:
+        innermost = innermost or (None if is_own(name) else frame)
+        frame = frame.f_back
+    return frame or innermost or start
 
 
 class _Users(dict[str, int]):
@@ -214,6 +220,19 @@ def located(context: int, code: Any, lasti: int, among: _Sites = sites) -> int:
     return number
 
 
+def with_own_lines(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a user's function in a backward pass; its ops get the lines at which they are, see `pinned`."""
+    lane = bus.lanes.lane if bus.lanes is not None else None
+    if lane is None:
+        return function(*arguments)
+    context = lane.context
+    lane.context = sites[context].plain
+    try:
+        return function(*arguments)
+    finally:
+        lane.context = context
+
+
 @lru_cache(None)
 def pinned(context: int) -> int:
     """Return the number of a context equal to number ``context`` whose line stays while ops run elsewhere."""
@@ -230,6 +249,7 @@ class Line(NamedTuple):
     """A line of the user's program.
 
     Attributes:
+        file: the path of the file; for a notebook cell its name, such as "In [5]".
         function: the name of the function that contains the line.
         source: the text of the line, empty if the file cannot be read.
     """
@@ -240,21 +260,21 @@ class Line(NamedTuple):
     source: str
 
     def __str__(self) -> str:
-        return f"{_cell(self.file) or self.file}:{self.line}" + (f": {self.source}" if self.source else "")
+        return f"{self.file}:{self.line}" + (f": {self.source}" if self.source else "")
 
     @property
     def brief(self) -> str:
         """Return the line as text for tables: ``file:line`` without the folder, ``In [5]:line`` for a notebook cell."""
-        return str(self if _cell(self.file) else self._replace(file=os.path.basename(self.file)))
+        return str(self._replace(file=os.path.basename(self.file)))
 
 
-def _cell(file: str) -> str:
-    """Return the name of a notebook cell by the name of its temporary file, such as "In [5]"; "" for other files."""
+def name_of(file: str) -> str:
+    """Return the name of a notebook cell, such as "In [5]", given its path; return other paths unchanged."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     named = getattr(getattr(shell, "compile", None), "format_code_name", None)
     kind, name = (named and named(file)) or ("", "")
-    return f"In [{name[3:-1]}]" if kind == "Cell" else "cell" if "ipykernel_" in file else ""
+    return f"In [{name[3:-1]}]" if kind == "Cell" else "cell" if "ipykernel_" in file else file
 
 
 def lines(code: Any, lasti: int) -> list[Line]:
@@ -267,7 +287,7 @@ def _line(code: CodeType, lasti: int) -> Line:
     """Return the source line to which an offset in a code object belongs."""
     number = next((n for start, end, n in code.co_lines() if start <= lasti < end and n), code.co_firstlineno)
     source = linecache.getline(code.co_filename, number).strip()
-    return Line(code.co_filename, number, code.co_name, source)
+    return Line(name_of(code.co_filename), number, code.co_name, source)
 
 
 def site() -> tuple[Any, int]:

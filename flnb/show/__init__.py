@@ -28,9 +28,6 @@ HTML = {
 }
 """Module and name of a class, and module and name of the function that returns its objects as HTML."""
 
-BUILT_IN = (TypeError, ValueError, IndexError, KeyError, AttributeError, RuntimeError)
-"""The classes of flnb's errors besides `OutOfMemoryError`."""
-
 
 def register(shell: Any) -> None:
     """Make an IPython shell show tensors, modules and managers as HTML, and tapes and programs as widgets.
@@ -48,7 +45,7 @@ def register(shell: Any) -> None:
     display.for_type_by_name("plotly.graph_objs._figure", "Figure", _later("flnb.plot.svg", "show"))
     whole.for_type_by_name("flnb.jitted", "Jitted", _later("flnb.widgets.program", "view"))
     if not shell.custom_exceptions:
-        shell.set_custom_exc((OutOfMemoryError, *BUILT_IN), _later("flnb.show.tracebacks", "show_error"))
+        shell.set_custom_exc((OutOfMemoryError, Exception), _later("flnb.show.tracebacks", "show_error"))
     elif OutOfMemoryError not in shell.custom_exceptions:  # another library's handler: the report comes after it
         shell.events.register("post_run_cell", _after_cell)
 

@@ -133,11 +133,14 @@ class _Generated(WithBlock[T]):
             for _ in generator:
                 raise RuntimeError(f"{self._make} yielded twice, expected a single yield, at which the block runs")
             return
+        trace = error.__traceback__
         try:
             generator.throw(error)
         except BaseException as raised:  # `with` raises the error itself again
             if raised is not error and raised.__cause__ is not error and not isinstance(raised, StopIteration):
                 raise
+        finally:
+            error.__traceback__ = trace  # without the frames of the generator
 
 
 def with_block(function: Callable[P, Iterator[T]]) -> Callable[P, WithBlock[T]]:

@@ -171,7 +171,7 @@ def test_an_error_is_that_of_the_op_and_names_no_lookup() -> None:
     x, w, b = map(flnb.asarray, CASES["conv2d_bias"][1])
     with pytest.raises(ValueError, match=r"conv2d: expected a bias of shape \(4,\), got \(3,\)") as caught:
         flnb.conv2d(x, w, b[:3])
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None
     with pytest.raises(ValueError, match="conv2d: x has 3 channels, the weight expects 2 in each of 1 groups"):
         flnb.conv2d(x, w[:, :2], b)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import linecache
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,6 +123,43 @@ def test_what_lies_between_ops_has_no_line_and_an_error_leaves_none_behind() -> 
     assert run.to_pandas("op_failed").line.str.partition(": ")[2].tolist() == ["flnb.linalg.cholesky(-x)"]
     alloc = run.to_pandas("alloc").set_index("requested").line
     assert alloc[1000].endswith(": flnb.memory.allocate(manager, 1000)")
+
+
+def test_functions_of_the_user_in_a_backward_pass_have_their_own_lines() -> None:
+    @flnb.custom_op
+    def twice(x: Any) -> Any:
+        return flnb.add(x, x)
+
+    @twice.def_vjp
+    def rule(g: Any, y: Any, x: Any) -> Any:
+        return flnb.sin(g)
+
+    def hook(g: Any) -> Any:
+        return flnb.cos(g)
+
+    w = flnb.Variable(flnb.ones(3))
+    with flnb.record() as run:
+        h = flnb.exp(w)
+        h.register_hook(hook)
+        y = twice(h)
+        y.sum().backward()
+    assert sources(run, "op", "phase") >= {
+        ("return flnb.add(x, x)", "add", "forward"), ("return flnb.sin(g)", "sin", "backward"),
+        ("return flnb.cos(g)", "cos", "backward"), ("h = flnb.exp(w)", "multiply", "backward"),
+    }  # fmt: skip
+
+
+def test_frames_of_libraries_are_passed_over_for_the_user_s() -> None:
+    x = flnb.ones(3)
+    with flnb.record() as run:
+        functools.reduce(flnb.add, [x, x])
+        y = copy.deepcopy([x])
+        with ThreadPoolExecutor(1) as pool:
+            list(pool.map(flnb.cos, y))
+    lines = dict(row.key for row in run.ops.by("op", "line"))
+    assert lines["add"].endswith(": functools.reduce(flnb.add, [x, x])")
+    assert lines["copy"].endswith(": y = copy.deepcopy([x])")
+    assert lines["cos"].startswith("thread.py:")  # no frame of the user is there
 
 
 def test_an_optimizer_s_ops_have_the_line_of_its_step() -> None:

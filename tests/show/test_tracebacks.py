@@ -53,6 +53,7 @@ def shown(shell: Any, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str
         ("flnb.nn.Linear(3, 4)(flnb.ones((1, 2)))", ValueError, "linear: x has 2 features"),
         ("flnb.ones(2)[3]", IndexError, "index 3 is out of range"),
         ("flnb.sum(flnb.ones(3), dim=0)", TypeError, "no argument is named dim"),
+        ("flnb.load_run('/nowhere/a.flnb')", FileNotFoundError, "/nowhere/a.flnb"),
         ("flnb.autograd.Variable(flnb.ones(2)).backward()", RuntimeError, "a gradient starts from one number"),
     ],
 )
@@ -70,6 +71,12 @@ def test_an_error_that_flnb_raised_is_shown_by_the_users_frame(
     whole = shown("%tb")
     assert len(re.findall(r"^File .*flnb/", whole, re.M)) == sum("flnb/" in name for name in files)
     assert not LEFT_OUT.search(whole)
+
+
+def test_an_anomaly_is_shown_by_the_users_frames(shown: Callable[[str], str]) -> None:
+    text = shown("with flnb.detect_anomaly():\n    flnb.log(flnb.zeros(3) * 1.0)")
+    assert "'log' gave 3 -Inf" in text
+    assert len(re.findall(r"^(?:File|Cell) ", text, re.M)) == 1, text
 
 
 def test_every_frame_of_the_users_is_shown(shown: Callable[[str], str]) -> None:

@@ -162,6 +162,23 @@ def test_a_decorated_function_enters_a_block_of_its_own_for_each_call() -> None:
     assert Counted.inside == 0
 
 
+def test_an_error_in_a_block_has_no_frame_of_the_block() -> None:
+    @with_block
+    def made() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            kept.clear()
+
+    def fails() -> None:
+        with made():
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        fails()
+    assert [entry.name for entry in caught.traceback][1:] == ["fails"]
+
+
 def test_a_decorated_function_that_holds_a_value_may_run_in_several_threads_at_once() -> None:
     """Each call has a token of its own: that of another thread could not be given back."""
     variable = ContextVar("held", default=0)

@@ -245,9 +245,9 @@ class CapturedBackend(DeferredBackend):
 
         In the message, ``which`` follows the spec, and ``why`` is a clause that says why they cannot be read.
         """
-        frame = source_lines.outside(sys._getframe(1))
+        line = source_lines.lines(*source_lines.site())[0]
         raise RuntimeError(
-            f"flnb.jit: {frame.f_code.co_filename}:{frame.f_lineno} reads the values of {spec!r}{which}: by "
+            f"flnb.jit: {line.file}:{line.line} reads the values of {spec!r}{which}: by "
             f"float(), bool(), .item(), .numpy() or the like, or because a shape depends on them (nonzero, x[mask]), "
             f"but {why}: return the tensor and read it outside, pass a number, or compute with tensors (flnb.where)"
         )
