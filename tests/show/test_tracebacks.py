@@ -53,7 +53,6 @@ def shown(shell: Any, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str
         ("flnb.nn.Linear(3, 4)(flnb.ones((1, 2)))", ValueError, "linear: x has 2 features"),
         ("flnb.ones(2)[3]", IndexError, "index 3 is out of range"),
         ("flnb.sum(flnb.ones(3), dim=0)", TypeError, "no argument is named dim"),
-        ("flnb.load_run('/nowhere/a.flnb')", FileNotFoundError, "/nowhere/a.flnb"),
         ("flnb.autograd.Variable(flnb.ones(2)).backward()", RuntimeError, "a gradient starts from one number"),
     ],
 )
