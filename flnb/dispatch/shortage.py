@@ -5,8 +5,9 @@ from __future__ import annotations
 from time import perf_counter_ns as clock
 from typing import TYPE_CHECKING
 
-from flnb_telemetry import bus, pump, schema
+from flnb_telemetry import bus, intern, pump, schema
 
+from flnb.dispatch import source_lines
 from flnb.interface.memory import FREED, OutOfMemoryError, Segment, SegmentState, Shortage, in_words
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ def out_of_memory(
     holes = [block.size for state in segments for block in state.blocks if not block.id]
     left = 0 if capacity is None else max(0, capacity - lease.device.reserved)
     free, largest = sum(holes) + left, max(holes, default=0)
+    context = 0 if bus.lanes is None else bus.lanes.lane.context
+    if not intern.contexts.items[context].line:  # not within a recorded op
+        context = source_lines.here(context)
     if bus.lanes is not None:
-        lane = bus.lanes.lane
         asked = min(nbytes, 2**53)
-        lane.emit(schema.OOM, now, asked, free, largest, capacity or 0, reserved, lane.context)
+        bus.lanes.lane.emit(schema.OOM, now, asked, free, largest, capacity or 0, reserved, context)
     if capacity is not None and nbytes > capacity:
         advice = "it can never fit: use a smaller batch or tensor, or a device with a larger capacity"
     elif free >= nbytes and not reserved:
@@ -60,6 +63,6 @@ def out_of_memory(
         now, manager, states, {block.id: block.locks for block in locked},
         frozenset(block.id for block in locked if block.dropped > FREED),
         None if capacity is None else left + reserved, plan_code >> schema.PLAN_SHIFT, category,
-        bus.threads.here.path, pump.recording(),
+        bus.threads.here.path, intern.contexts.items[context].innermost, pump.recording(),
     )  # fmt: skip
     return OutOfMemoryError(message, **sizes, capacity=capacity, shortage=shortage)

@@ -116,6 +116,7 @@ class Shortage:
         available: the largest total size, in bytes, that this manager's segments can have on the device; None if
             unknown.
         plan, category, scope: the op, the category of memory and the module path of the request, as in telemetry.
+        line: the user's line that made the request, such as "train.py:12: h = x @ w".
         run: the active recording, None if there was none, or after `let_go`.
     """
 
@@ -128,6 +129,7 @@ class Shortage:
     plan: int
     category: int
     scope: str
+    line: str
     run: Any
 
     def let_go(self) -> None:

@@ -82,6 +82,7 @@ class Postmortem:
     Attributes:
         request: the requested bytes.
         op, scope: the op that requested them, and the module in which it ran.
+        line: the user's line that requested them, such as "train.py:12: h = x @ w".
         verdict: a sentence: memory was full, or fragmented, or the request can never fit.
         manager, device: the names of the memory manager and its device.
         capacity: the capacity of the device in bytes, None if unknown.
@@ -123,7 +124,8 @@ class Postmortem:
                 "OutOfMemoryError.report: the state of memory at this error was not stored and is unknown; there is a "
                 "report only if creating a tensor or flnb.memory.allocate ran out of memory"
             )
-        self.shortage, self.segments, self.scope, self.op = at, at.segments, at.scope, intern.plans.items[at.plan].op
+        self.shortage, self.segments = at, at.segments
+        self.op, self.scope, self.line = intern.plans.items[at.plan].op, at.scope, at.line
         self.manager, self.device, self.capacity = at.manager.name, at.manager.device.name, error.capacity
         self.request, self.free = error.request, error.free
         tiles = [block for state in at.segments for block in state.blocks]

@@ -45,6 +45,11 @@ def where(report: Postmortem) -> str:
     )
 
 
+def requested(report: Postmortem) -> list[str]:
+    """Return a line with the user's line that made the failed request; nothing if it is unknown."""
+    return [f"requested at {report.line}"] if report.line else []
+
+
 def blocked(report: Postmortem) -> str:
     """Return a line that says how much must be freed for the request to fit."""
     closest = report.closest
@@ -75,7 +80,11 @@ def as_text(report: Postmortem) -> str:
     on = ", and a whole step" if fitting and found.fitting[0].through else ""
     hint = f"; {fitting[0][0]} lets it through{on}" if fitting else ""
     lines = [f"Out of memory: asked for {size(report.request)}, free {size(report.free)}{hint}"]
-    lines += [f"{report.verdict}: {where(report)}", ", ".join(f"{name} {value}" for name, value in facts(report)[1:])]
+    lines += [
+        f"{report.verdict}: {where(report)}",
+        *requested(report),
+        ", ".join(f"{name} {value}" for name, value in facts(report)[1:]),
+    ]
     if report.cached:
         lines.append(f"release_cached() would give back {size(report.cached)} of segments that hold nothing")
     lines.append(f"What blocks it: {blocked(report)}")

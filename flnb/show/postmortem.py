@@ -57,6 +57,7 @@ def postmortem_html(report: Postmortem) -> str:
     numbers = "".join(_number(name, *value.partition(" ")) for name, value in report_text.facts(report))
     parts = [
         f"<b>Out of memory</b> <span class='dim'>{html_text(f'{report.verdict} · {report_text.where(report)}')}</span>",
+        *(f"<span class='code'>{html_text(text)}</span>" for text in report_text.requested(report)),
         _map(report),
         _blockers("What blocks it", report_text.blocked(report), report.blockers),
     ]

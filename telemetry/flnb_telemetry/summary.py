@@ -34,7 +34,9 @@ def facts(run: Recording) -> list[str]:
     facts += _stored(run)
     if len((oom := run.table("oom"))["t"]):
         asked, free, hole = (quantity.size(oom[key][-1]) for key in ("requested", "free", "largest_hole"))
-        facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}")
+        line = run.catalog.contexts.items[oom["context"][-1]].innermost
+        at = f"; requested at {safe_text(line)}" if line else ""
+        facts.append(f"out of memory: asked for {asked}, free {free}, largest hole {hole}{at}")
     if len((locked := run.table("locked"))["t"]):
         still = len(run.memory.locks(int(locked["t"][-1])))
         facts.append(f"user locks: on {len(np.unique(locked['alloc_id']))} blocks, {still} of them still locked")

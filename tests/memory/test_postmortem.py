@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flnb_telemetry.safe_text import html_text
 
 import flnb
 import flnb.nn as nn
 from flnb.dispatch import registry
 from flnb.memory import Caching, HostDevice, MemoryManager, OutOfMemoryError, SimulatedDevice
 from flnb.memory_lab.owners import owners
+from flnb.show.postmortem import postmortem_html
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flnb.memory_lab.postmortem import Postmortem
 
 pytestmark = pytest.mark.usefixtures("nothing_held")
@@ -63,6 +68,52 @@ def test_a_fragmented_request() -> None:
     assert probe.age > 0
     assert report.closest is not None
     assert (report.closest.begin, report.closest.end, report.closest.freed) == (3 * MIB, 12 * MIB, 3 * MIB)
+
+
+def too_much(manager: MemoryManager) -> None:
+    flnb.memory.allocate(manager, 64 * MIB)
+
+
+def backward(manager: MemoryManager) -> None:
+    w = flnb.Variable(tensor(1))
+    y = flnb.exp(w)
+    z = y.sum() * 2.0
+    with flnb.use_memory_manager(manager):
+        held = tensor(47)
+        z.backward()
+    assert held.size
+
+
+@pytest.mark.parametrize("run", [False, True])
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (fragmented, "return flnb.zeros((mib * MIB // 4,))"),
+        (too_much, "flnb.memory.allocate(manager, 64 * MIB)"),
+    ],
+)
+def test_the_line_of_the_request_is_named(program: Any, line: str, run: bool) -> None:
+    report = report_of(run=run, program=program)
+    assert re.fullmatch(r"test_postmortem\.py:\d+: " + re.escape(line), report.line)
+    assert f"\nrequested at {report.line}\n" in repr(report)
+    assert f"<div><span class='code'>{html_text(f'requested at {report.line}')}</span></div>" in postmortem_html(report)
+
+
+def test_the_recording_and_its_snapshot_name_the_line_of_the_request(tmp_path: Path) -> None:
+    manager = Caching(HostDevice("4MiB"))
+    with flnb.record(stacks=True) as run, pytest.raises(OutOfMemoryError) as caught:
+        too_much(manager)
+    line = caught.value.report.line
+    assert line.endswith(": flnb.memory.allocate(manager, 64 * MIB)")
+    assert f"largest hole 0 B; requested at {line}" in repr(run)
+    run.to_torch_snapshot(tmp_path / "run.pickle")
+    assert f"; requested at {line}" in repr(flnb.load_run(tmp_path / "run.pickle"))
+
+
+def test_a_gradient_s_request_has_the_line_of_its_forward_op() -> None:
+    report = report_of(program=backward)
+    assert report.op in ("full", "multiply", "broadcast_to")
+    assert report.line.partition(": ")[2] in ("y = flnb.exp(w)", "z = y.sum() * 2.0")
 
 
 def test_remedies_are_what_a_replay_says_and_what_happens() -> None:

@@ -277,13 +277,15 @@ def _traced(run: Recording, events: _Events, stacks: _Stacks) -> Iterator[bytes]
             yield _opcodes(some, stacks, sizes, shift)
 
     done = 0
-    for row in schema.tuples(run.table("oom"), "t", "requested", "free", "largest_hole", "capacity", "reserved"):
+    sizes_of = ("requested", "free", "largest_hole", "capacity", "reserved")
+    for *row, context in schema.tuples(run.table("oom"), "t", *sizes_of, "context"):
         stop = int(np.searchsorted(events.t, row[0], "right"))
         yield from between(done, stop)
         held = int(run.memory.at(float(run.seconds_at(row[0]))).holes.sum())
         oom = dict(zip(("size", "free", "largest_hole", "capacity", "reserved"), row[1:], strict=True))
         when = {"time_us": (row[0] + shift) // 1000, "ns": (row[0] + shift) % 1000}
-        yield encoded({"action": "oom", "device_free": max(0, oom["free"] - held), "stream": 0} | oom | when) + b"a"
+        about = {"device_free": max(0, oom["free"] - held), "stream": 0, "frames": _frames(run, 0, context)}
+        yield encoded({"action": "oom"} | about | oom | when) + b"a"
         done = stop
     yield from between(done, len(events.t))
     last = (epoch(run) + round(run.seconds * 1e9)) // 1000
