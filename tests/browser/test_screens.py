@@ -14,7 +14,7 @@ import flnb
 from flnb import distributed, nn, optim
 from tests.browser.conftest import ROOT
 from tests.browser.stage import Stage, remembered
-from tests.browser.waiting import redrawn
+from tests.browser.waiting import eventually, redrawn
 from tests.memory.pretended_torch import PretendedTorch, saved
 
 if TYPE_CHECKING:
@@ -229,7 +229,8 @@ def test_all_of_a_head_sorts_and_buttons_of_an_op_have_a_margin(stage: Stage) ->
 
 
 ROWS = """rows => rows.map(row => [row.dataset.name, row.querySelector(".fl-code").textContent,
-    row.querySelector(".fl-code").title, Number(row.cells[1].textContent.replace(/\\D/g, ""))])"""
+    row.querySelector(".fl-source").textContent, row.cells[0].title,
+    Number(row.cells[1].textContent.replace(/\\D/g, ""))])"""
 
 
 @pytest.mark.timeout(60)
@@ -246,15 +247,64 @@ def test_ops_are_grouped_by_line_and_shape_as_the_run_groups_them(stage: Stage) 
             "([rows, count]) => document.querySelectorAll(rows).length === count", arg=[shown, len(wanted)]
         )
         rows = page.locator(shown).evaluate_all(ROWS)
-        assert {name: count for name, _, _, count in rows} == wanted
-        for name, text, title, _ in rows:
-            assert (text, title) == ((name.partition(": ")[0], name) if key == "line" else (name, ""))
+        assert {name: count for name, *_, count in rows} == wanted
+        for name, text, source, title, _ in rows:
+            assert title == name
+            assert (text, source) == ((name.partition(": ")[::2]) if key == "line" else (name, ""))
         page.locator(shown).first.click()
         page.wait_for_function("([key, name]) => window.__flnb.selection?.[key] === name", arg=[key, rows[0][0]])
         assert page.locator(f"{shown}[aria-selected=true]").count() == 1
     assert any(re.fullmatch(r"test_screens\.py:\d+: loss\.backward\(\)", row.key[0]) for row in run.ops.by("line"))
     page.locator("[role=tab][id$=-tab-timeline]").click()
     page.wait_for_function("() => window.__flnb.view?.faint?.some(count => count > 0)")
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+# How far from the right edge the texts of the last column that is shown end, and how wide sources are.
+EDGES = """() => {
+    const place = document.querySelector(".fl-page:not([hidden]) .fl-ops").parentElement;
+    const ends = [...place.querySelectorAll("tr")].map(row => {
+        const range = document.createRange();
+        range.selectNodeContents([...row.cells].filter(cell => cell.getClientRects().length).at(-1));
+        return place.getBoundingClientRect().left + place.clientWidth - range.getBoundingClientRect().right;
+    });
+    return [Math.min(...ends), Math.max(...[...place.querySelectorAll(".fl-source")].map(each => each.clientWidth))];
+}"""
+
+
+@pytest.mark.timeout(60)
+def test_columns_of_ops_end_before_the_edge_and_lines_have_their_source_where_there_is_room(stage: Stage) -> None:
+    page, run = stage.page, recorded()
+    for tab in ("ops", "overview"):
+        stage.view(run, tab=tab, **LARGE)
+        for key in ("Op", "Line"):
+            page.locator(".fl-page:not([hidden])").get_by_role("radio", name=key, exact=True).click()
+            for _, width, height in SIZES:
+                stage.resize(width, height, True)
+                redrawn(page)
+                eventually(page, lambda: page.evaluate(EDGES)[0], lambda room: room >= 8)
+            if key == "Line":
+                assert page.evaluate(EDGES)[1] > (300 if tab == "ops" else 60)
+    assert not page.flnb_errors  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(60)
+def test_a_run_that_failed_before_its_first_op_says_so_and_one_that_ended_opens_with_one_step(stage: Stage) -> None:
+    """Of a network whose steps need the same memory the tape is that of the step at which the run opens."""
+    page = stage.page
+    with pytest.raises(ZeroDivisionError), flnb.record("failed") as failed:
+        _ = 1 / 0
+    stage.view(failed, **LARGE)
+    for words in ("No op ran before it failed.", "No tape: the run failed before anything was differentiated."):
+        page.get_by_text(words, exact=True).locator("visible=true").wait_for()
+    stage.view(recorded(), **LARGE)
+    page.get_by_role("tab", name="Tape").click()
+    page.locator('canvas[aria-label^="Tape graph of step "]:visible').wait_for()
+    eventually(page, page.get_by_text("under the cursor").locator("visible=true").count, 0)
+    tape = page.locator('canvas[aria-label^="Tape graph of step "]:visible').get_attribute("aria-label") or ""
+    page.get_by_role("tab", name="Ops").click()
+    step = re.findall(r"of step (\d+): ", tape)[0]
+    page.locator(".fl-stepops:visible", has_text=f"In step {step}, under the cursor").wait_for()
     assert not page.flnb_errors  # type: ignore[attr-defined]
 
 

@@ -1,7 +1,7 @@
 /** What the reader has chosen to look at: a selection, a search, a time cursor, a range of time. */
 
 import type { MemoryLog } from "./memorylog.ts";
-import type { Proposal, RunInfo } from "./protocol.ts";
+import type { Proposal, RunInfo, Tape } from "./protocol.ts";
 import type { Selection } from "./selection.ts";
 import type { Steps } from "./store.ts";
 
@@ -11,6 +11,9 @@ export abstract class Attention {
   abstract readonly run: RunInfo | null;
   abstract readonly steps: Steps;
   abstract readonly memory: MemoryLog;
+  abstract readonly tape: Tape | null;
+  /** Index of the step that contains t, or null. */
+  abstract stepAt(t: number): number | null;
   abstract readonly versions: { view: number };
   /** Seconds since run start of the newest data under the views. */
   abstract readonly now: number;
@@ -108,13 +111,21 @@ export abstract class Attention {
 
   /** A recording that has ended opens where most is live, in the steps around that. */
   protected land(): void {
-    const { t, allocated } = this.memory.peak;
-    if (allocated === 0) return;
+    if (this.memory.peak.allocated === 0) return;
+    const t = this.top;
     const { t0, t1 } = this.range;
     const begin = Math.max(0, Math.min(t - (t1 - t0) / 2, this.now - (t1 - t0)));
     this.fixed = { t0: begin, t1: begin + t1 - t0 };
     this.cursor = this.landedAt = t;
     this.versions.view++;
+  }
+
+  /** When most is live: where several steps need as much, in the one with the tape, whose gradients were measured. */
+  private get top(): number {
+    const { series, peak } = this.memory;
+    const [times, allocated] = [series.column("t"), series.column("allocated")];
+    const at = allocated.findIndex((bytes, row) => bytes === peak.allocated && row < series.length && this.stepAt(times[row]!) === this.tape?.step);
+    return at < 0 ? peak.t : times[at]!;
   }
 
   /** Nothing is chosen any more: another run has come. */

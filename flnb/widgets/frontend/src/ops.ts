@@ -20,6 +20,8 @@ const HEADS: Readonly<Record<By, string>> = { op: "Op", kernel: "Kernel", scope:
 const coloured = (by: By): boolean => by === "op" || by === "kernel";
 /** A row's name on screen. */
 const nameIn = (by: By, name: string): string => (by === "line" ? placeOf(name) : name) || { scope: "(outside of scopes)", line: "(unknown line)" }[by as string] || "(unknown)";
+/** The source text of a line, which is shown behind its place. */
+const sourceIn = (by: By, name: string): string => (by === "line" ? name.slice(placeOf(name).length + 2) : "");
 interface ColumnOf { key: SortKey; title: string; wide?: boolean; full?: boolean }
 
 const columns: readonly ColumnOf[] = [
@@ -45,6 +47,7 @@ class Row {
   private readonly cells: Record<SortKey, HTMLElement>;
   private readonly swatch = h("i", "fl-swatch");
   private readonly name = h("span", "fl-code");
+  private readonly source = h("span", "fl-source");
   private readonly bar = h("i");
   private readonly shareText = h("span", "fl-sharetext");
   drawn: readonly number[] | null = null;
@@ -56,10 +59,10 @@ class Row {
     const cell = (...classes: string[]): HTMLElement => h("td", { class: classes.filter(Boolean).join(" ") || null });
     this.cells = {
       name: cell("fl-left"), count: cell(), total: cell("fl-quantity"), mean: cell("fl-quantity", "fl-c-mean"),
-      p99: cell("fl-quantity", "fl-c-p99", wide), max: cell("fl-quantity", "fl-c-max"), share: cell("fl-left"),
+      p99: cell("fl-quantity", "fl-c-p99", wide), max: cell("fl-quantity", "fl-c-max"), share: cell("fl-left", "fl-c-share"),
       bytes: cell("fl-quantity", "fl-bytes", "fl-c-bytes", wide),
     };
-    this.cells.name.append(this.swatch, this.name);
+    this.cells.name.append(h("div", "fl-opname", this.swatch, this.name, this.source));
     this.cells.share.append(h("span", "fl-share", this.bar), this.shareText);
     this.spark = h("canvas", { role: "img", "aria-label": "time a step" });
     this.element = h("tr", { tabindex: -1, "aria-selected": false });
@@ -70,7 +73,8 @@ class Row {
 
   update(row: OpRow, largest: number, colour: string, lower: boolean, by: By): void {
     setText(this.name, nameIn(by, row.name));
-    if (by === "line") this.name.title = row.name;
+    setText(this.source, sourceIn(by, row.name));
+    if (by !== "op") attribute(this.cells.name, "title", row.name);
     if (this.swatch.style.background !== colour) this.swatch.style.background = colour;
     this.swatch.hidden = !coloured(by);
     setText(this.cells.count, integer(row.count));
@@ -141,7 +145,7 @@ class Ops implements View {
 
   render(now: number): void {
     const { store, theme } = this.context;
-    const key = `${store.versions.ops} ${store.versions.view} ${theme.version} ${this.grouping} ${this.heads.order.key}${this.heads.order.descending}`;
+    const key = `${store.versions.ops} ${store.versions.view} ${theme.version} ${this.grouping} ${this.heads.order.key}${this.heads.order.descending} ${store.ended}`;
     const moved = this.drawn.split(" ")[1] !== String(store.versions.view) || this.reorder;
     if ((key !== this.drawn || this.reorder) && (moved || now - this.updated >= REFRESH)) {
       this.drawn = key;
@@ -196,7 +200,7 @@ class Ops implements View {
       ? `${matching.length} of ${all.length} ${things} match`
       : `${all.length} ${things}${perStep ? ` · ${durationText(perStep * 1e9)} a step${lately}` : ""}`;
     this.none.hidden = shown.length > 0;
-    setText(this.none, store.search ? `No ${things} match “${store.search}”.` : `No ${this.grouping === "kernel" ? "kernel of several ops" : "op"} recorded yet.`);
+    setText(this.none, store.search ? `No ${things} match “${store.search}”.` : `No ${this.grouping === "kernel" ? "kernel of several ops" : "op"} ${!store.ended ? "recorded yet" : store.run?.state === "failed" ? "ran before it failed" : "ran"}.`);
     const largest = all.reduce((most, row) => Math.max(most, row.share), 0);
     const names = new Set(shown.map((row) => row.name));
     for (const [name, row] of this.rows) {
@@ -216,6 +220,7 @@ class Ops implements View {
     this.rows.clear();
     for (const [name, row] of ordered) this.rows.set(name, row);
     stopAt(this.body);
+    this.scroll.classList.toggle("fl-byline", this.grouping === "line");
     this.scroll.classList.toggle("fl-nohistory", store.memory.whole && !all.some(({ history }) => history.length > 1)); // opened after its end
     this.fit();
     this.sparklines();
@@ -327,8 +332,7 @@ class Ops implements View {
     if (stepCount) facts.add("A step", durationText(row.total / stepCount), `${text(count(row.count / stepCount))} calls`);
     facts.add("Bytes", text(atLeast(bytes(row.bytes), store.lower)), exactBytes(row.bytes));
     const about = kernel ? `kernel of ${kernel.parts.length} ${kernel.parts.length === 1 ? "op" : "ops"}` : by === "op" ? familyLabels[row.family] ?? row.family : by;
-    const source = by === "line" ? row.name.slice(placeOf(row.name).length + 2) : "";
-    const head = title(nameIn(by, row.name), source || about, ...(coloured(by) ? [this.swatch(row.family)] : []));
+    const head = title(nameIn(by, row.name), sourceIn(by, row.name) || about, ...(coloured(by) ? [this.swatch(row.family)] : []));
     if (kernel) return side.replaceChildren(head, facts.list, ...kernelParts(theme, store, kernel), ...this.step.elements());
     side.replaceChildren(head, facts.list, ...(by === "op" ? [this.opener(row.name)] : []), ...this.places(by), ...this.step.elements());
   }

@@ -83,7 +83,7 @@ class TapeView implements View {
     this.model.update();
     for (const key of this.finder.update()) this.opening.chosen.set(key, true);
     this.details?.update();
-    const key = `${store.versions.tape} ${store.versions.view} ${theme.version} ${this.opening.chosen.size}`;
+    const key = `${store.versions.tape} ${store.versions.view} ${theme.version} ${this.opening.chosen.size} ${store.ended}`;
     if (key === this.drawn && !this.motion.running(now)) return;
     this.drawn = key;
     const { tape } = this.model;
@@ -185,7 +185,7 @@ class TapeView implements View {
   /** Brings where a NaN begins, or the forward ended, into sight: once, also where only that is new. */
   private alarm(): void {
     const { model } = this;
-    const at = model.origins[0] ?? model.nodes.findIndex((info) => info.node.failed !== undefined);
+    const at = model.alarm;
     const key = `${model.structure} ${model.origin} ${at}`;
     if (key !== this.alarmed) this.finder.show(at);
     this.alarmed = key;

@@ -94,6 +94,11 @@ export class TapeModel {
     return this.nodes.flatMap((info, at) => (info.health === "origin" ? [at] : [])).reverse();
   }
 
+  /** Index of the node that a picture opens at: where a NaN begins or the forward ended; -1 where all is well. */
+  get alarm(): number {
+    return this.origins[0] ?? this.nodes.findIndex(({ node }) => node.failed);
+  }
+
   /** Index of a node by its id, -1 where it is not known. */
   indexOf(id: number | undefined): number {
     return id === undefined ? -1 : this.index.get(id) ?? -1;

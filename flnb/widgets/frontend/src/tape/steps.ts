@@ -37,11 +37,11 @@ export class TapeSteps {
     return !this.model.tape || step === this.model.tape.step ? null : step;
   }
 
-  /** Ask for the tape of the step to which the reader moved the cursor, once the question before is answered. */
+  /** Ask for the tape of the step under the cursor, once the question before is answered. A run opened after its end begins with where a NaN begins or the forward ended, in whatever step. */
   follow(): void {
     const { store, actions } = this.context;
     const step = this.step;
-    if (step === null || store.cursor === store.landedAt || store.tapeless?.step === step) return;
+    if (step === null || (store.cursor === store.landedAt && this.model.alarm >= 0) || store.tapeless?.step === step) return;
     const now = performance.now();
     const answered = this.asked === null || this.asked.step === this.model.tape?.step || this.asked.step === store.tapeless?.step;
     if (!answered && now - this.asked!.at < AGAIN) return;
@@ -53,5 +53,6 @@ export class TapeSteps {
 /** Why no graph is there. */
 export function whyNone(store: Store): string {
   if (store.kernels.length) return "No tape: these steps ran as programs, which compute their gradients inside. Ops by kernel and the Timeline show what they ran, flnb.program(f) how a function became one.";
-  return store.memory.whole ? "No tape: nothing was differentiated in this recording." : "No tape yet: the graph of a step appears after its backward().";
+  if (store.run?.state === "failed") return "No tape: the run failed before anything was differentiated.";
+  return store.ended ? "No tape: nothing was differentiated in this recording." : "No tape yet: the graph of a step appears after its backward().";
 }

@@ -51,10 +51,16 @@ describe("a recording that is told whole", () => {
 
   it("opens at its peak, and goes back there", () => {
     expect(store.landed).toBe(true);
-    expect(store.cursor).toBe(store.memory.peak.t);
+    const most = (t: number): number => allocatedOf(model.state(t).totals);
+    expect(most(store.cursor!)).toBe(store.memory.peak.allocated);
+    expect(store.stepAt(store.cursor!)).toBe(store.tape!.step); // as much is live in each step: the one with the tape
+    const landed = store.cursor;
     expect(store.range.t0).toBeLessThanOrEqual(store.cursor!);
     expect(store.range.t1).toBeGreaterThan(store.cursor!);
     store.setCursor(1);
+    store.follow();
+    expect(store.cursor).toBe(landed);
+    store.tape = { ...store.tape!, step: -1 }; // of no step that has ended
     store.follow();
     expect(store.cursor).toBe(store.memory.peak.t);
   });
