@@ -11,18 +11,14 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+
+from flnb.saved_runs import add_files, say
 
 EXAMPLE = """Example:  flnb record -o run.flnb train.py && flnb view run.flnb --browser
 flnb COMMAND --help describes a command and its arguments."""
 KERNELS, BESIDE_KERNELS = (".o", ".so", ".cubin"), (".log", ".hpp", ".gch", ".part")
 """Suffixes of compiled kernels, and of other files in the folders that store them: logs, headers, unfinished files."""
-
-
-def _say(text: str) -> None:
-    """Print a message to stderr, so that stdout contains only results."""
-    print(f"flnb {text}", file=sys.stderr)
 
 
 # The commands: their docstrings are what `flnb --help` (the first line) and `flnb COMMAND --help` show.
@@ -72,11 +68,12 @@ def record(options: argparse.Namespace) -> int:
 
     Options of `flnb record` come before SCRIPT; what follows SCRIPT is passed to it. Events are written while the
     script runs: `flnb top` can show them, and if the script is killed, only the last seconds are lost. The recording is
-    also saved if the script fails. The exit status is the script's.
+    also saved if the script fails. With --stacks, ops and allocations have the whole call stack, else the line of the
+    script. The exit status is the script's.
     """
     from flnb.scripts import record_script
 
-    return record_script(options.script, _script_arguments(options), options.output)
+    return record_script(options.script, _script_arguments(options), options.output, options.stacks)
 
 
 def launch(options: argparse.Namespace) -> int:
@@ -90,129 +87,6 @@ def launch(options: argparse.Namespace) -> int:
     from flnb.distributed.launching import launch
 
     return launch(options.ranks, [options.script, *_script_arguments(options)])
-
-
-def merge(options: argparse.Namespace) -> None:
-    """Merge the recordings of all ranks of a program into one file, with times on one clock.
-
-    Each rank saves its own recording: run.save(f"run-{flnb.distributed.rank()}.flnb"). flnb.load_run reads the merged
-    file as a mapping from rank to recording. The mapping's attribute `collectives` says which rank was late and why.
-    """
-    from flnb_telemetry.ranks import Ranks
-
-    if Path(options.output).exists():
-        raise FileExistsError(
-            f"merge: {options.output} exists; the first argument is the file to write, as in: "
-            f"flnb merge run.flnb run-0.flnb run-1.flnb"
-        )
-    ranks = Ranks(options.runs)
-    missing = [rank for rank in range(max(run.meta.get("ranks", 1) for run in ranks.values())) if rank not in ranks]
-    if missing:
-        _say(f"merge: no recording of rank {', '.join(map(str, missing))}")
-    ranks.save(options.output)
-    _say(f"merge: wrote {options.output}, {len(ranks)} ranks; look at it with: flnb view {options.output}")
-
-
-def runs(options: argparse.Namespace) -> None:
-    """Print the recordings in a folder as a table, the newest first."""
-    import flnb
-
-    print(flnb.runs(options.folder))
-
-
-def view(options: argparse.Namespace) -> None:
-    """Print a saved recording as text, or show it in the browser.
-
-    The text is a summary and a table of the ops with their times. With --browser, the dashboard of one recording, or of
-    two side by side, opens in the browser of this machine. It is served to this machine only, until Ctrl-C.
-    """
-    import flnb
-
-    if options.browser:
-        if len(options.runs) > 2:
-            raise ValueError(f"flnb view: got {len(options.runs)} recordings, expected one or two with --browser")
-        from flnb.widgets import server
-
-        server.serve(*options.runs, opened=_open_page)
-        return
-    for path in options.runs:
-        run = flnb.load_run(path)
-        print(*[run] if isinstance(run, Mapping) else [run, run.ops], sep="\n\n")  # a mapping: of ranks
-
-
-def top(options: argparse.Namespace) -> None:
-    """Show the ops, memory and state of a recording while another process writes it.
-
-    RUN is the folder that flnb.record(path=...) is writing. In a terminal, the table is refreshed until the recording
-    ends or Ctrl-C is pressed; if the output goes to a file or pipe, it is printed once.
-    """
-    from flnb.top import top
-
-    top(options.run, options.every)
-
-
-def _open_page(url: str) -> None:
-    """Print the address of a page, and open it in the user's browser."""
-    import webbrowser
-
-    _say(f"view: {url} shows it, until Ctrl-C")
-    webbrowser.open(url)
-
-
-ENDINGS = {
-    "html": ".html", "chrome": ".json.gz", "csv": ".csv", "svg": ".svg", "png": ".png",
-    "torch-snapshot": ".pickle"
-}  # fmt: skip
-"""The formats of `flnb export`, and the ending of the file that each writes."""
-VIEWERS = {
-    "chrome": "see it on ui.perfetto.dev, or in chrome://tracing",
-    "torch-snapshot": "see it with: python -m torch.cuda._memory_viz trace_plot {}, or on pytorch.org/memory_viz",
-}
-
-
-def export(options: argparse.Namespace) -> None:
-    """Write a saved recording in another format.
-
-    Formats: "html" is one file with the dashboard, which any browser opens without a network; "chrome" is a trace for
-    ui.perfetto.dev and chrome://tracing, with the keys of PyTorch's profiler; "csv" has the times of the ops; "svg" and
-    "png" are pictures of a view of the dashboard; "torch-snapshot" is a memory snapshot in PyTorch's format, for the
-    viewer on pytorch.org/memory_viz.
-    """
-    import flnb
-
-    source = Path(options.run)
-    target = Path(options.output or source.with_suffix(ENDINGS[options.to]))
-    if target == source or (target.exists() and source.exists() and target.samefile(source)):
-        raise ValueError(f"flnb export: {source} is the recording itself; name another file with -o FILE")
-    run = flnb.load_run(source)
-    pictures = {"svg": "save_svg", "png": "save_png"}
-    write = {"html": "save_html", "chrome": "save_trace", "torch-snapshot": "to_torch_snapshot"} | pictures
-    if options.to in pictures:
-        beside = None if options.beside is None else flnb.load_run(options.beside)
-        view = options.view or ("overview" if beside is None else "comparison")
-        getattr(run, write[options.to])(target, view, beside)
-    elif options.view or options.beside:
-        raise ValueError(f"flnb export: --view and --beside are for pictures, --to svg or png, not --to {options.to}")
-    elif isinstance(run, Mapping) and options.to != "html":
-        ranks = ", ".join(map(str, run))
-        raise ValueError(
-            f"flnb export: {source} has the ranks {ranks}; only --to html, and --to svg --view collectives, write "
-            f"several ranks"
-        )
-    elif options.to == "csv":
-        run.ops.to_csv(target)
-    else:
-        getattr(run, write[options.to])(target)
-    hint = VIEWERS.get(options.to, "").format(target)
-    _say(f"export: wrote {target}" + (f"; {hint}" if hint else ""))
-
-
-def diff(options: argparse.Namespace) -> None:
-    """Print for each scope which ops are slower, bigger or more frequent in the second of two saved recordings."""
-    import flnb
-
-    found = flnb.compare_runs(options.before, options.after)
-    print(found.text(None) if options.all else found)
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -249,7 +123,7 @@ def dry_run(options: argparse.Namespace) -> int:
     print(found)
     if options.output is not None:
         found.run.save(options.output)
-        _say(f"dry-run: saved {options.output}; look at it with: flnb view {options.output}")
+        say(f"dry-run: saved {options.output}; look at it with: flnb view {options.output}")
     return 0 if found.fits else 1
 
 
@@ -269,7 +143,7 @@ def replay(options: argparse.Namespace) -> None:
 
         figure = flnb.plot.replay(found).to_html(full_html=False, include_plotlyjs=True)
         write_page(options.html, f"Replay of {found.trace.name}", {"Managers": found._repr_html_(), "Figure": figure})
-        _say(f"replay: wrote {options.html}")
+        say(f"replay: wrote {options.html}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -299,14 +173,12 @@ def parser() -> argparse.ArgumentParser:
     command(cache, "info")("action", choices=("info", "clear"), help="print what is stored, or delete it")
     one = command(record, "-o run.flnb train.py --epochs 3")
     one("-o", "--output", metavar="FILE", help="the file to write (default: SCRIPT with the ending .flnb)")
+    one("--stacks", action="store_true", help="record whole call stacks (about 1 us per op)")
     _add_script(one)
     one = command(launch, "-n 4 train.py --epochs 3")
     one("-n", "--ranks", type=int, required=True, help="how many processes to start on this machine")
     _add_script(one)
-    one = command(merge, "run.flnb run-0.flnb run-1.flnb")
-    one("output", metavar="OUT", help="the file to write")
-    one("runs", nargs="+", metavar="RUN", help="a saved recording of one rank")
-    _add_files(command)
+    add_files(command)
     one = command(bench, "resnet50 vit --backend numpy --rounds 3")
     one("models", nargs="*", metavar="MODEL", help="of flnb.models (default: the six of the paper's table 3)")
     one("--size", default="small", choices=("small", "paper"), help="size of the models (default: small)")
@@ -331,29 +203,6 @@ def parser() -> argparse.ArgumentParser:
     one("--seconds", type=float, default=5.0, help="search time for the best possible packing (default: 5)")
     one("--html", metavar="OUT", help="also write the table and a figure as one HTML file")
     return root
-
-
-def _add_files(command: Callable[..., Callable[..., argparse.Action]]) -> None:
-    """Add the subcommands that show saved recordings; ``command`` is the function inside `parser` that adds one."""
-    one = command(runs, "output")
-    one("folder", nargs="?", default=".", metavar="FOLDER", help="where the .flnb files are (default: here)")
-    one = command(view, "run.flnb --browser")
-    one("runs", metavar="RUN", nargs="+", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
-    one("--browser", action="store_true", help="serve the dashboard on this machine, and open it in the browser")
-    one = command(top, "run.flnb")
-    one("run", metavar="RUN", help="the recording that is being written, or a saved one")
-    one("--every", type=float, default=1.0, metavar="SECONDS", help="time between two readings (default: 1)")
-    one = command(export, "run.flnb --to html -o run.html")
-    one("run", metavar="RUN", help="a saved recording, or a memory snapshot or profiler trace of PyTorch")
-    one("--to", required=True, choices=tuple(ENDINGS), help="the format")
-    one("-o", "--output", metavar="FILE", help="the file to write (default: RUN with the format's ending)")
-    views = "overview (the default), ops, memory, tape, timeline, collectives, devices or metrics"
-    one("--view", metavar="NAME", help=f"of a picture: {views}")
-    one("--beside", metavar="RUN", help="another saved recording, for a picture that compares both")
-    one = command(diff, "before.flnb after.flnb")
-    one("before", metavar="A", help="a saved recording")
-    one("after", metavar="B", help="another one, which is compared with the first")
-    one("--all", action="store_true", help="print a row for every op and scope, not only the largest differences")
 
 
 def _add_script(one: Callable[..., argparse.Action]) -> None:

@@ -15,10 +15,11 @@ from flnb.collector import tune_gc
 HELP = """%flnb dashboard              show the live dashboard, which follows every recording
 %flnb doctor                 print what is installed, what is missing and what is active
 %flnb help                   print this list
-%%record [--inputs] [--to FILE] [name]
+%%record [--inputs] [--stacks] [--to FILE] [name]
                              run the cell under flnb.record(name); the recording is shown and stored as `run`
-                             (--inputs also stores the inputs of every op, which run.calls[i] runs again; --to writes
-                             the recording to FILE, which ends in .flnb, .html, .json.gz, .svg or .pickle)
+                             (--inputs also stores the inputs of every op, which run.calls[i] runs again; --stacks
+                             whole call stacks instead of one line; --to writes the recording to FILE, which ends in
+                             .flnb, .html, .json.gz, .svg or .pickle)
 %%ranks [--record]           run the cell on all ranks of the cluster that flnb.distributed.Cluster(4) started
                              (--record records every rank; `run` has the recordings on one clock)"""
 
@@ -50,22 +51,23 @@ class Magics:
     def record(self, line: str, cell: str) -> Any:
         """Run the cell under `flnb.record`; the recording becomes the variable `run`, also if the cell fails.
 
-        With ``--inputs`` the inputs of each op are stored, so that ``run.calls[i].open_in_cell()`` works. ``--to FILE``
-        writes the recording to a file in the format that its ending names (see `Recording.save_as`), also if the cell
-        fails. Any other option is a ValueError.
+        With ``--inputs`` the inputs of each op are stored, so that ``run.calls[i].open_in_cell()`` works; with
+        ``--stacks`` ops and allocations have whole call stacks. ``--to FILE`` writes the recording to a file in the
+        format that its ending names (see `Recording.save_as`), also if the cell fails. Any other option is a
+        ValueError.
         """
         from flnb.dispatch.recording import record
 
         words, target = _target(line.split())
-        unknown = [word for word in words if word.startswith("--") and word != "--inputs"]
-        if unknown:
-            raise ValueError(f"%%record: unknown option {unknown[0]}; the options are: --inputs, --to FILE")
-        name = " ".join(word for word in words if word != "--inputs")
+        given = {word for word in words if word.startswith("--")}
+        if unknown := sorted(given - {"--inputs", "--stacks"}):
+            raise ValueError(f"%%record: unknown option {unknown[0]}; the options are: --inputs, --stacks, --to FILE")
+        name = " ".join(word for word in words if word not in given)
         first, last = self._compiled(cell)
         namespace = self.shell.user_ns
         run = None
         try:
-            with record(name or "cell", inputs="--inputs" in words) as run:
+            with record(name or "cell", inputs="--inputs" in given, stacks="--stacks" in given) as run:
                 namespace["run"] = run
                 exec(first, namespace)
                 result = None if last is None else eval(last, namespace)

@@ -12,7 +12,7 @@ from pathlib import Path
 from flnb_telemetry.extras import require
 
 
-def record_script(script: str, arguments: Sequence[str], output: str | None = None) -> int:
+def record_script(script: str, arguments: Sequence[str], output: str | None = None, stacks: bool = False) -> int:
     """Run a script with these arguments and record it to a file; returns the script's exit status.
 
     An existing recording is replaced. Until the script ends the recording is a folder, which remains if the process is
@@ -22,6 +22,7 @@ def record_script(script: str, arguments: Sequence[str], output: str | None = No
         script: the path of a Python script.
         arguments: the script's own arguments.
         output: the file to write; by default the script's path with the ending .flnb.
+        stacks: whether to record whole call stacks with ops and allocations, see `flnb.record`.
 
     Raises:
         FileNotFoundError: there is no such script, or no folder for ``output``.
@@ -42,7 +43,7 @@ def record_script(script: str, arguments: Sequence[str], output: str | None = No
     sys.argv, sys.path[0] = [script, *arguments], str(path.resolve().parent)
     status, begun = 0, False
     try:
-        with flnb.record(name=path.stem, path=target, replace=True):
+        with flnb.record(name=path.stem, path=target, replace=True, stacks=stacks):
             begun = True
             runpy.run_path(script, run_name="__main__")
     except KeyboardInterrupt:

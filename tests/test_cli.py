@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import linecache
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,6 +101,40 @@ def test_export_then_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "run 'exported' finished" in capsys.readouterr().out
     assert cli.main(["diff", "--all", str(tmp_path / "a.flnb"), str(tmp_path / "a.json.gz")]) == 0
     assert "exported" in capsys.readouterr().out
+
+
+def test_tables_are_grouped_by_line_on_request(script: Path, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["record", "-o", "a.flnb", "train.py"]) == 0
+    script.write_text("# moved by one line\n" + SCRIPT)
+    linecache.checkcache()
+    assert cli.main(["record", "--stacks", "-o", "b.flnb", "train.py"]) == 0
+    assert [flnb.load_run(f"{name}.flnb").meta["stacks"] for name in "ab"] == [False, True]
+    capsys.readouterr()
+    step = "(v @ v).sum().backward()"
+    assert cli.main(["view", "--by", "line,op", "a.flnb"]) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"^line +op +count", table, re.MULTILINE)
+    assert re.search(rf"^train\.py:7: {re.escape(step)} +sum +5 ", table, re.MULTILINE)
+    assert cli.main(["export", "a.flnb", "--to", "csv", "--by", "op, scope, line"]) == 0
+    with open("a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:4] == ["op", "scope", "line", "count"]
+    assert {row["line"] for row in rows if row["op"] == "sum"} == {f"train.py:7: {step}"}
+    capsys.readouterr()
+    assert cli.main(["diff", "--all", "--by", "line", "a.flnb", "b.flnb"]) == 0
+    compared = capsys.readouterr().out
+    assert re.search(rf"^sum +train\.py: {re.escape(step)} +1 +1 ", compared, re.MULTILINE)
+    assert "only in" not in compared
+    wrong = {
+        "view --by colour a.flnb": "run.ops: cannot group by colour; expected one or more of op, family, scope",
+        "view --by line --browser a.flnb": "flnb view: --by is for the text, not for --browser",
+        "export a.flnb --to html --by line": "flnb export: --by is for tables of ops, --to csv, not --to html",
+    }
+    for line, message in wrong.items():
+        assert cli.main(line.split()) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_the_browser_shows_at_most_two_recordings(capsys: Any) -> None:

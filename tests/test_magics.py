@@ -60,12 +60,22 @@ def test_record_without_a_name(shell: Any) -> None:
     assert shell.run_cell_magic("record", "", "1 + 1;").name == "cell"
 
 
+def test_stacks_are_recorded_on_request(shell: Any) -> None:
+    cell = "import flnb\ndef f():\n    return flnb.exp(1.0)\nf();"
+    run = shell.run_cell_magic("record", "--stacks my cell", cell)
+    assert (run.name, run.meta["stacks"]) == ("my cell", True)
+    (stack,) = run.ops.by("stack")[0].key
+    assert [line.partition(": ")[2] for line in stack.split("\n")][:2] == ["return flnb.exp(1.0)", "f();"]
+
+
 def test_inputs_are_kept_when_asked_for(shell: Any) -> None:
     run = shell.run_cell_magic("record", "two words --inputs", "import flnb\nflnb.add(1.0, 2.0);")
     assert run.name == "two words"
     assert run.calls[-1].op == "add"
     assert run.calls[-1].again().item() == 3.0
-    with pytest.raises(ValueError, match=r"%%record: unknown option --input; the options are: --inputs, --to FILE"):
+    with pytest.raises(
+        ValueError, match=r"%%record: unknown option --input; the options are: --inputs, --stacks, --to FILE"
+    ):
         shell.run_cell_magic("record", "--input", "1")
 
 

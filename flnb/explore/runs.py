@@ -1,4 +1,4 @@
-"""`flnb.compare_runs`: compares two recordings by scope and op: slower, bigger, called more often."""
+"""`flnb.compare_runs`: compares two recordings by op and scope or line: slower, bigger, called more often."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class ComparedRow:
     """An op in a scope, compared between two runs; zeros where a run does not have it.
 
     Attributes:
+        scope: the path of the module; in a comparison by line, the line.
         a, b: the work in run A and in run B.
         share: the fraction of run B's time that the op took, from 0 to 1.
         least: the smallest ratio between the runs that `changes` reports as a change.
@@ -100,7 +101,7 @@ class ComparedRow:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunComparison:
-    """Two runs compared by op and scope; prints as a table, in a notebook as HTML.
+    """Two runs compared by op and scope, or by op and line; prints as a table, in a notebook as HTML.
 
     Attributes:
         names: the names of the runs A and B.
@@ -112,6 +113,7 @@ class RunComparison:
         peaks: the machine's highest measured FLOP/s and bytes/s, to which the rates of the rows are compared.
         repeats: if numbers are per run, the ratio of run B's calls to run A's that most ops have: 10 if B ran the same
             loop ten times as long. Rows state "more often" only for ops with a larger ratio.
+        by: "scope", or "line" if ops are compared within lines of the program.
     """
 
     names: tuple[str, str]
@@ -121,6 +123,7 @@ class RunComparison:
     peaks: Peaks
     outside: ComparedRow | None = None
     repeats: float = 1.0
+    by: str = "scope"
 
     def __getitem__(self, key: str | tuple[str, str]) -> ComparedRow:
         """Return the first row of the op named ``key``, or the row of ``key`` = (op, scope)."""
@@ -133,7 +136,8 @@ class RunComparison:
     def cells(self, rows: int | None = None) -> list[list[str]]:
         """Return the table as texts: titles, at most ``rows`` rows, one per op and scope, and the row `outside`."""
         last = [self.outside] if self.outside else []
-        return [list(TITLES), *([*self._texts(row)] for row in [*self.rows[:rows], *last])]
+        titles = [self.by if title == "scope" else title for title in TITLES]
+        return [titles, *([*self._texts(row)] for row in [*self.rows[:rows], *last])]
 
     def _texts(self, row: ComparedRow) -> tuple[str, ...]:
         """Return the cells of a row."""
@@ -185,9 +189,10 @@ class RunComparison:
             row[-2:] = [tables.Markup(html_text(cell).replace(" (", "<br>(")) for cell in row[-2:]]
             op, scope = row[0], "" if row[1] == quantity.UNKNOWN else row[1]
             own = self.outside is None or row is not rows[-1]
-            name = select_button(html_text(op), op, scope, 0) if own else html_text(op)
+            at_scope = (scope, 0) if self.by == "scope" else ()
+            name = select_button(html_text(op), op, *at_scope) if own else html_text(op)
             row[:2] = [tables.Markup("<br>".join(part for part in (name, html_text(scope)) if part))]
-        titles[:2] = ["op, scope"]
+        titles[:2] = [f"op, {self.by}"]
         table = tables.html([titles, *rows], SIDES[1:]) if shown else "<p>no op events</p>"
         return f"<div>{html_text(self.summary(), 1000)}</div>{table}"
 
@@ -196,12 +201,12 @@ class RunComparison:
         fields = Work._fields
         names = [*(f"{name}_a" for name in fields), *(f"{name}_b" for name in fields)]
         rows = [[r.op, r.scope, *r.a, *r.b, r.difference, r.share, r.bound, ", ".join(r.changes)] for r in self.rows]
-        columns = ["op", "scope", *names, "difference", "share", "bound", "changes"]
+        columns = ["op", self.by, *names, "difference", "share", "bound", "changes"]
         return require("pandas", "lab", "a DataFrame").DataFrame(rows, columns=columns)
 
 
-def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = None) -> RunComparison:
-    """Compare two recordings by scope and op: which became slower, bigger, or are called more often.
+def compare_runs(a: Any, b: Any, *, by: str = "scope", least: float = 1.1, peaks: Peaks | None = None) -> RunComparison:
+    """Compare two recordings by op and scope: which became slower, bigger, or are called more often.
 
     If both runs have steps, all numbers are per step, so that runs of different length can be compared. A step inside
     another step of the same thread is not counted separately. Ops outside of steps, such as those of loading and
@@ -210,13 +215,15 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
 
     Args:
         a, b: recordings, or paths of saved ones.
+        by: within what ops are compared: "scope", or "line", the user's lines. Lines with the same text in the same
+            file are one row, because edits change the numbers of lines.
         least: the smallest ratio between the runs that is stated as a change.
         peaks: the machine's highest FLOP/s and bytes/s; by default they are measured once in a process, which takes two
             seconds at most.
 
     Raises:
         TypeError: ``a`` or ``b`` is neither a recording nor a path, or ``least`` is not a number.
-        ValueError: ``least`` is less than 1.
+        ValueError: ``least`` is less than 1, or ``by`` has another value.
 
     >>> import flnb
     >>> from flnb_telemetry.analysis.roofline import Peaks
@@ -236,6 +243,8 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
         raise TypeError(f"flnb.compare_runs: got least={least!r}; expected a number, a ratio of 1 or more")
     if not least >= 1:
         raise ValueError(f"flnb.compare_runs: got least={least!r}; expected a ratio of 1 or more")
+    if by not in ("scope", "line"):
+        raise ValueError(f"flnb.compare_runs: got by={by!r}; expected 'scope' or 'line'")
     runs = [_recording(run) for run in (a, b)]
     spans = [step_durations(run) for run in runs]
     steps = [len(found) for found in spans]
@@ -246,7 +255,7 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
         for run, found, count in zip(runs, spans, counts, strict=True)
     ]
     within = [in_steps(run) if per == "step" else np.ones(len(run.table("op")["t0"]), np.bool_) for run in runs]
-    works = [works_of(run, chosen, count) for run, chosen, count in zip(runs, within, counts, strict=True)]
+    works = [works_of(run, chosen, count, by) for run, chosen, count in zip(runs, within, counts, strict=True)]
     repeats = _repeats(*works) if per == "run" else 1.0
     whole = max(seconds[1] * 1e9, sum(work.time for work in works[1].values()), 1.0)  # threads may add up to more
     rows = []
@@ -258,7 +267,9 @@ def compare_runs(a: Any, b: Any, *, least: float = 1.1, peaks: Peaks | None = No
     before, after = (total(works_of(run, ~chosen, 1)) for run, chosen in zip(runs, within, strict=True))
     found = before.calls or after.calls
     outside = ComparedRow("outside steps", "whole run", before, after, 0.0, least) if found else None
-    return RunComparison(names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks(), outside, repeats)
+    return RunComparison(
+        names, tuple(rows), (seconds[0], seconds[1]), per, peaks or measured_peaks(), outside, repeats, by
+    )
 
 
 def _repeats(a: dict[tuple[str, str], Work], b: dict[tuple[str, str], Work]) -> float:

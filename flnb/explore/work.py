@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,17 +72,22 @@ def total(works: dict[tuple[str, str], Work]) -> Work:
     return total._replace(typical=0.0, spread=math.inf)
 
 
-def works_of(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], Work]:
-    """Return the work of the chosen ops of a run by (op, scope), divided by the number of steps."""
+def works_of(run: Recording, chosen: Any, steps: int, by: str = "scope") -> dict[tuple[str, str], Work]:
+    """Return the work of the chosen ops of a run by (op, scope), divided by the number of steps.
+
+    With ``by="line"`` the keys are (op, line); lines are without their numbers, as in "train.py: y = x * w".
+    """
     table, catalog = run.table("op"), run.catalog
     ops = {name: table[name][chosen] for name in ("plan", "context", "node", "t0", "t1")}
     if not len(ops["plan"]):
         return {}
     plans, strings = catalog.plans.items, catalog.strings.items
-    scope, _, _ = catalog.places(ops["context"], ops["node"])
-    codes, member = np.unique((ops["plan"].astype(np.int64) << 32) | scope, return_inverse=True)
+    lines = by == "line"
+    where = catalog.line[ops["context"]] if lines else catalog.places(ops["context"], ops["node"])[0]
+    codes, member = np.unique((ops["plan"].astype(np.int64) << 32) | where, return_inverse=True)
     groups: dict[tuple[str, str], int] = {}
     each = [(plans[code >> 32], strings[code & 0xFFFFFFFF]) for code in codes.tolist()]
+    each = [(plan, _unnumbered(place)) for plan, place in each] if lines else each
     group = np.array([groups.setdefault((plan.op, place), len(groups)) for plan, place in each])[member]
     moved = [roofline.traffic(plan) if plan.flops and plan.dtype in roofline.FLOATS else 0 for plan, _ in each]
     sizes = np.array([[plan.nbytes, plan.flops, nbytes] for (plan, _), nbytes in zip(each, moved, strict=True)], float)
@@ -91,6 +97,11 @@ def works_of(run: Recording, chosen: Any, steps: int) -> dict[tuple[str, str], W
     calls = [np.bincount(group, column[member]) / counts for column in _typical(spent, member)]
     rows = zip(*(column / steps for column in sums), *calls, strict=True)
     return {key: Work(*map(float, row)) for key, row in zip(groups, rows, strict=True)}
+
+
+def _unnumbered(line: str) -> str:
+    """Return a line of a program without its number, which edits change; without its source it is not changed."""
+    return re.sub(r"^(?:In \[[0-9]+\]|(.+?)):[0-9]+: (?=.)", lambda found: f"{found[1] or 'cell'}: ", line)
 
 
 def _typical(spent: NDArray[np.float64], member: NDArray[np.int64]) -> NDArray[np.float64]:

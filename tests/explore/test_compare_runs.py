@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from flnb_telemetry.analysis.roofline import Peaks
 import flnb
 from flnb.explore.peaks import measure_peaks
 from flnb.explore.runs import ComparedRow
-from flnb.explore.work import Work
+from flnb.explore.work import Work, _unnumbered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,3 +265,37 @@ def test_what_is_wrong_is_said(pair: tuple[Recording, Recording]) -> None:
             flnb.compare_runs(*pair, least=wrong)  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="no op 'sinh' in these runs; they have "):
         flnb.compare_runs(*pair, peaks=PEAKS)["sinh"]
+
+
+def test_ops_are_compared_by_line_wherever_edits_have_moved_it() -> None:
+    def run(above: str, size: int) -> Any:
+        source = above + "flnb.exp(flnb.ones((size, size)))\nflnb.sin(flnb.ones(3))\n"
+        name = f"/home/me/{len(above)}/train.py"
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        with flnb.record(f"{size}") as run, flnb.step():
+            exec(compile(source, name, "exec"), {"flnb": flnb, "size": size})
+        return run
+
+    found = flnb.compare_runs(run("", 32), run("# two\n# more\n", 64), by="line", peaks=PEAKS)
+    row = found["exp", "train.py: flnb.exp(flnb.ones((size, size)))"]
+    assert (row.a.calls, row.b.calls, row.a.bytes, row.b.bytes) == (1, 1, 4096, 16384)
+    assert {(row.op, row.scope.partition(": ")[2]) for row in found.rows if row.op == "sin"} == {
+        ("sin", "flnb.sin(flnb.ones(3))")
+    }
+    assert found.cells()[0][:2] == ["op", "line"]
+    assert ">op, line<" in found._repr_html_()
+    with pytest.raises(ValueError, match=r"flnb\.compare_runs: got by='shape'; expected 'scope' or 'line'"):
+        flnb.compare_runs("a", "b", by="shape")
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("train.py:12: y = x[1:2]", "train.py: y = x[1:2]"),
+        ("In [5]:14: y = 2", "cell: y = 2"),
+        ("f0.py:1", "f0.py:1"),
+        ("", ""),
+    ],
+)
+def test_lines_are_compared_without_their_number(line: str, shown: str) -> None:
+    assert _unnumbered(line) == shown
