@@ -17,7 +17,7 @@ from flnb.dispatch.effects import effects
 from flnb.dispatch.table import Combined, Op
 from flnb.ops import elementwise as e
 from flnb.ops.creation import _no_rule, _spec, asarray
-from flnb.ops.documentation import readable
+from flnb.ops.documentation import public
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -266,4 +266,4 @@ def permutation(n: int, generator: Generator | None = None) -> Tensor:
 
 
 for _function in (bernoulli, current_generator, manual_seed, normal, permutation, rand, randn, uniform):
-    readable(_function)
+    globals()[_function.__name__] = public(_function)

@@ -325,8 +325,23 @@ def test_timeline_says_which_steps_there_are(stepped: Any) -> None:
         pass
     with pytest.raises(ValueError, match="'nothing' has no ops"):
         plot.timeline(empty)
-    with pytest.raises(TypeError, match=r"plot\.timeline: got int, expected a recording"):
+    with pytest.raises(TypeError, match=r"plot\.timeline: expected a recording .*, got int"):
         plot.timeline(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", set(plot.__all__) - {"TEMPLATE", "graph", "modes", "replay"})
+def test_what_is_no_recording_is_a_type_error_that_names_the_function(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"flnb\.plot\.{name}: expected a recording .*load_run\(path\)\), got int"):
+        getattr(plot, name)(3)
+
+
+def test_other_wrong_arguments_of_plots() -> None:
+    with pytest.raises(TypeError, match=r"flnb\.plot\.replay: got int, expected the result of flnb\.memory\.replay"):
+        plot.replay(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"flnb\.plot\.modes: got int, expected a dict from a name to a recording"):
+        plot.modes(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"flnb\.plot\.modes: expected a recording .*, got int"):
+        plot.modes({"eager": 3})  # type: ignore[dict-item]
 
 
 def test_two_runs_stand_below_each_other_on_one_scale(stepped: Any) -> None:
@@ -353,7 +368,7 @@ def test_two_runs_stand_below_each_other_on_one_scale(stepped: Any) -> None:
         assert ends[0] == ends[1]  # the time of each run counts from its own beginning
     families = [bar.name for bar in both.data if bar.showlegend]
     assert len(families) == len(set(families))
-    with pytest.raises(TypeError, match=r"plot\.timeline: got tuple, expected a recording"):
+    with pytest.raises(TypeError, match=r"plot\.timeline: expected a recording .*, got tuple"):
         plot.timeline(stepped, (1, 2))  # type: ignore[arg-type]
 
 

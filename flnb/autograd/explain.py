@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flnb.dispatch import source_lines
+from flnb.dispatch.brief import brief
 from flnb.dispatch.table import describe
 from flnb.interface.tape import CODE, LASTI, MARK, PLAN, SAVED, SEQ, Node, Tape
 from flnb.tensor import Tensor
@@ -23,11 +24,16 @@ def creation_stack(x: Any) -> list[Line]:
     The list has only the line that called the op; with `flnb.creation_stacks("full")` it has a line for each function
     on the stack. The list is empty for a Variable that is not the result of a recorded op.
 
+    Raises:
+        TypeError: ``x`` is not a Variable or Tensor.
+
     >>> import flnb
     >>> y = flnb.Variable([1.0]) * 2.0
     >>> flnb.creation_stack(y)[0].source
     'y = flnb.Variable([1.0]) * 2.0'
     """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"flnb.creation_stack: expected a Variable, got {brief(x)}")
     node = x._node
     return [] if node is None or node[PLAN] is None else source_lines.lines(node[CODE], node[LASTI])
 

@@ -72,7 +72,7 @@ def find(kind: str, name: str) -> type:
     if value is None:
         meant = get_close_matches(name, names(kind), 1)
         hint = f"; did you mean {meant[0]!r}?" if meant else ""
-        raise ValueError(f"unknown {kind} {name!r}; known: {', '.join(names(kind))}{hint}")
+        raise ValueError(f"unknown {kind} {brief(name)}; known: {', '.join(names(kind))}{hint}")
     module, _, attribute = value.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -98,13 +98,13 @@ def parsed(kind: str, text: str) -> tuple[type, dict[str, str]]:
             option = f"{found.shorthand}={option}"
         setting, value = (part.strip() for part in option.partition("=")[::2])
         has = (
-            f"has no setting {setting!r}" if setting not in known
-            else f"needs a value for {setting!r}" if not value
-            else f"is given {setting!r} twice, {given[setting]!r} and {value!r}" if setting in given
+            f"has no setting {brief(setting)}" if setting not in known
+            else f"needs a value for {brief(setting)}" if not value
+            else f"is given {setting!r} twice, {brief(given[setting])} and {brief(value)}" if setting in given
             else ""
         )  # fmt: skip
         if has:
-            raise ValueError(f"{text!r}: {name} {has}; its settings: {', '.join(known) or 'none'}")
+            raise ValueError(f"{brief(text)}: {name} {has}; its settings: {', '.join(known) or 'none'}")
         given[setting] = value
     return found, given
 

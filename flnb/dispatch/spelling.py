@@ -6,6 +6,8 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flnb.dispatch.brief import brief
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -149,8 +151,10 @@ def unknown(where: str, name: str, known: Sequence[str] = ()) -> AttributeError:
         from difflib import get_close_matches  # 5 ms
 
         near = get_close_matches(name, known, 1, SIMILAR)
-        return AttributeError(f"{where} has no attribute {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return AttributeError(f"{where} has no attribute {name!r}" + (f"; in flnb: {meant}" if meant else ""))
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+    else:
+        hint = f"; in flnb: {meant}" if meant else ""
+    return AttributeError(f"{where} has no attribute {brief(name)}{hint}")
 
 
 class Elsewhere:

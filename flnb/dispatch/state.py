@@ -17,6 +17,7 @@ from flnb_telemetry.schema import CATEGORIES
 from flnb_telemetry.withblock import holding
 
 from flnb.dispatch import registry
+from flnb.dispatch.brief import brief
 from flnb.dispatch.plan import families, spec_of
 from flnb.dispatch.quiet import unnamed
 from flnb.dispatch.spelling import warn_of_misspelt
@@ -383,5 +384,5 @@ def category(name: str) -> AbstractContextManager[State]:
     ...     batch = flnb.ones((1000, 1000))
     """
     if name not in CATEGORIES:
-        raise ValueError(f"category: got {name!r}, expected one of {', '.join(CATEGORIES)}")
+        raise ValueError(f"category: got {brief(name)}, expected one of {', '.join(CATEGORIES)}")
     return use(category=CATEGORIES.index(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,19 +12,23 @@ from flnb_telemetry.extras import require
 from flnb_telemetry.formats import aside
 
 from flnb.autograd.variable import plain
+from flnb.dispatch.brief import brief
 from flnb.nn.module import Module
+from flnb.tensor import Tensor
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
-
-    from flnb.tensor import Tensor
 
 
 def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
     """Write all parameters and buffers of `model` (or the tensors of a state dict) to a safetensors file.
 
     The file is complete or not written at all: an interrupted call leaves an older file unchanged.
+
+    Raises:
+        TypeError: ``model`` is neither a module nor a state dict of tensors.
+        ImportError: safetensors is not installed.
+        OSError: the file cannot be written.
 
     >>> import tempfile, flnb.nn as nn
     >>> folder = tempfile.TemporaryDirectory()
@@ -35,6 +40,8 @@ def save(model: Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> 
     >>> folder.cleanup()
     """
     tensors = dict(model._named_tensors()) if isinstance(model, Module) else model
+    if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise TypeError(f"nn.save: expected a module or its state_dict(), a dict of tensors, got {brief(model)}")
     # Row-major, because safetensors writes the raw buffer of what it is given, also of a strided array.
     arrays = {name: np.asarray(plain(tensor).numpy(), order="C") for name, tensor in tensors.items()}
     write_whole(path, arrays, {}, purpose="nn.save")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -331,6 +332,7 @@ def arange(
     >>> flnb.arange(3), flnb.arange(0.0, 1.0, 0.5)
     (Tensor([0, 1, 2], int64[3], numpy), Tensor([0. , 0.5], float32[2], numpy))
     """
+    _check_numbers("arange", start, 0 if stop is None else stop, step)
     if step == 0:
         raise ValueError("arange: step must not be 0")
     first, last = (0, start) if stop is None else (start, stop)
@@ -339,6 +341,13 @@ def arange(
         dtype = np.int64
     count = -((first - last) // step) if whole else np.ceil((last - first) / step)
     return dispatch.create(_arange, _spec((max(0, int(count)),), dtype, device), (first, step))
+
+
+def _check_numbers(op: str, *values: Any) -> None:
+    """Raise a TypeError, which names ``op``, if one of the values is a tensor or no number."""
+    for value in values:
+        if not isinstance(value, (int, float, Number, np.generic, np.ndarray)):
+            raise TypeError(f"{op}: expected numbers, got {brief(value)}; a tensor's number is tensor.item()")
 
 
 _linspace = quiet(np.linspace)
@@ -357,6 +366,7 @@ def linspace(
     >>> flnb.linspace(0, 1, 5)
     Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], float32[5], numpy)
     """
+    _check_numbers("linspace", start, stop)
     if num < 0:
         raise ValueError(f"linspace: num must be 0 or more, got {num}")
     if dtype is None:

@@ -147,6 +147,8 @@ from inspect import Parameter, Signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from numpy.exceptions import AxisError
+
 from flnb.dispatch.failure import failed_function
 from flnb.dispatch.spelling import KEYWORDS
 from flnb.dispatch.table import OPS
@@ -231,16 +233,19 @@ def _docstring(op: Op, arguments: str, values: str, spec: str, first: str) -> st
     )  # fmt: skip
 
 
-_NO_TENSORS = ("flnb.ops.creation", "flnb.ops.dtypes")
-"""Modules whose functions take no tensors: they create tensors, or describe dtypes."""
-_UNWRAPPED = ("broadcast_to", "copy", "matmul", "relu", "reshape", "sigmoid", "where")
+_NO_TENSORS = ("flnb.ops.creation", "flnb.random")
+"""Modules whose functions take no tensors: their errors are no failed ops."""
+_UNWRAPPED = ("asarray", "broadcast_to", "copy", "current_generator", "matmul", "relu", "reshape", "sigmoid", "where")
 """Functions that are called so often that a wrapper's 0.1 us would matter. They report bad arguments themselves."""
+_NAMES = set(OPS)
+"""The names of ops and public functions, by which errors begin."""
 
 
 def public(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function for export, so that a recording shows its errors as failed ops (`flnb.dispatch.failure`).
 
-    For a keyword of torch the error names the keyword that flnb uses:
+    Errors begin with the name of the function that was called, not of a function or op that it is made of. For a
+    keyword of torch the error names the keyword that flnb uses:
 
     >>> import flnb
     >>> flnb.sum(flnb.ones((2, 3)), dim=1)
@@ -250,7 +255,8 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
     name = function.__name__
     op = OPS.get(name)
     readable(function)
-    if function.__module__ in _NO_TENSORS or name in _UNWRAPPED:
+    _NAMES.add(name)
+    if function.__module__ == "flnb.ops.dtypes" or name in _UNWRAPPED:
         return function
     if op is not None and function is op.entries.get((op.arity, "")):
         return function
@@ -268,7 +274,23 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
                     raise TypeError(
                         f"{name}: no argument is named {theirs}; as in NumPy and the array API it is {ours[theirs]}="
                     ) from None
-            failed_function(error, name, family, (*arguments, *keywords.values()))
+            if type(error) in (TypeError, ValueError, IndexError, AxisError):
+                _rename(error, name)
+            if function.__module__ not in _NO_TENSORS:
+                failed_function(error, name, family, (*arguments, *keywords.values()))
             raise
 
     return checked
+
+
+def _rename(error: Exception, name: str) -> None:
+    """Let an error's message begin with ``name`` instead of another function's name; errors of ops have a name."""
+    text = str(error)
+    first, colon, rest = text.partition(": ")
+    if colon and first in _NAMES:
+        text = f"{name}: {rest}"
+    elif not hasattr(error, "__notes__") and not re.match(r"[\w.]+(: |\()", text):
+        text = f"{name}: {text}"
+    error.args = (text,)
+    if isinstance(error, AxisError):
+        AxisError.__init__(error, text)  # which prints a text of its own, not args

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flnb.dispatch import crossing as dispatch
-from flnb.dispatch.arguments import axes_of
+from flnb.dispatch.arguments import axes_of, axis_of
 from flnb.dispatch.brief import brief
 from flnb.dispatch.dtypes import default_dtype, is_float, real_dtype
 from flnb.dispatch.table import Op, Pull, shaped
@@ -108,12 +108,10 @@ def _axes(name: str, x: Any, s: Any, axes: Any) -> tuple[int, ...]:
     """
     if axes is None:
         return tuple(range(x.ndim - (x.ndim if s is None else len(s)), x.ndim))
-    chosen = tuple(operator.index(a) for a in axes)
+    chosen = tuple(axis_of(a, x.ndim, name) for a in axes)
     if s is not None and len(s) != len(chosen):
         raise ValueError(f"{name}: expected as many sizes as axes, got {len(s)} sizes for {len(chosen)} axes")
-    if any(not -x.ndim <= a < x.ndim for a in chosen):
-        raise ValueError(f"{name}: axes {chosen} are out of range for shape {x.shape}")
-    return tuple(a % x.ndim for a in chosen)
+    return chosen
 
 
 def _prepared(name: str, x: Any, s: Any, axes: Any, norm: str) -> tuple[Any, tuple[int, ...]]:
@@ -212,7 +210,8 @@ def fft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "b
     x is first cut, or padded with zeros, to ``n`` elements along the axis. ``norm`` is the same as in `fftn`.
 
     Raises:
-        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+        AxisError: the axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: the axis has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.fft([1.0, 2.0]).tolist()
@@ -225,7 +224,8 @@ def ifft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
     """Inverse of `fft`, with the same arguments; complex.
 
     Raises:
-        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+        AxisError: the axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: the axis has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.ifft([3.0, -1.0]).tolist()
@@ -241,7 +241,8 @@ def rfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
 
     Raises:
         TypeError: x is complex.
-        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+        AxisError: the axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: the axis has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.rfft([1.0, 2.0, 3.0, 4.0]).tolist()
@@ -254,7 +255,8 @@ def irfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
     """Inverse of `rfft`; real, with ``n`` elements, or ``2 (m - 1)`` if n is None and x has m frequencies.
 
     Raises:
-        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+        AxisError: the axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: the axis has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.irfft([10.0, -2 + 2j, -2.0]).tolist()
@@ -267,7 +269,8 @@ def hfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = "
     """Real spectrum, with ``n`` elements, of a signal with Hermitian symmetry whose first half is ``x``.
 
     Raises:
-        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+        AxisError: the axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: the axis has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.hfft([2.5, -0.5 + 0.5j, -0.5]).tolist()
@@ -280,7 +283,8 @@ def ihfft(x: ArrayLike, /, *, n: int | None = None, axis: int = -1, norm: str = 
     """Inverse of `hfft`: the first half (complex numbers) of the signal with the real spectrum ``x``.
 
     Raises:
-        ValueError: the axis is out of range or has no elements, or ``norm`` is unknown.
+        AxisError: the axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: the axis has no elements, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.ihfft([1.0, 2.0, 3.0, 4.0]).tolist()

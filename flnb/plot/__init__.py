@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import palette, quantity
 from flnb_telemetry.analysis.roofline import Peaks, Point, points
+from flnb_telemetry.run import expect_recording
 from flnb_telemetry.safe_text import html_text
 
 from flnb.explore.peaks import measure_peaks
@@ -50,6 +51,10 @@ def op_times(run: Recording, top: int = 20) -> Any:
         run: a recording.
         top: the number of ops to draw.
 
+    Raises:
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``run`` is not a recording.
+
     >>> import flnb
     >>> with flnb.record("example") as run:
     ...     y = flnb.exp(flnb.ones((64, 64)))
@@ -57,7 +62,7 @@ def op_times(run: Recording, top: int = 20) -> Any:
     >>> figure.layout.title.text, sorted(name for bar in figure.data for name in bar.y)
     ('Op times of example', ['exp', 'full'])
     """
-    rows = run.ops.by("op", "family").rows
+    rows = expect_recording("flnb.plot.op_times", run).ops.by("op", "family").rows
     shown = rows[:top]
     unit, scale = ("s", 1e9) if rows and max(row.total for row in rows) > 1e9 else ("ms", 1e6)
     figure = blank_figure(f"Op times of {run.name}", f"total time, {unit}", "")
@@ -92,14 +97,18 @@ def roofline(run: Recording, peaks: Peaks | None = None) -> Any:
         run: a recording.
         peaks: the machine's FLOP/s and bandwidths; by default they are measured now, which takes up to a second.
 
+    Raises:
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``run`` is not a recording.
+
     >>> import flnb
     >>> with flnb.record("example") as run:
     ...     y = flnb.ones((64, 64)) @ flnb.ones((64, 64))
     >>> flnb.plot.roofline(run).layout.title.text
     'Roofline of example'
     """
+    found = points(expect_recording("flnb.plot.roofline", run).table("op"), run.catalog)
     figure = blank_figure(f"Roofline of {run.name}", "FLOPs per byte", "GFLOP/s")
-    found = points(run.table("op"), run.catalog)
     roof = peaks or measure_peaks()
     figure.update_layout(legend_itemsizing="constant")
     figure.update_xaxes(type="log", dtick=1)

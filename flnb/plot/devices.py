@@ -8,6 +8,7 @@ import numpy as np
 from flnb_telemetry import device_words, quantity
 from flnb_telemetry.analysis.devices import EMULATED
 from flnb_telemetry.extras import require
+from flnb_telemetry.run import expect_recording
 from flnb_telemetry.safe_text import html_text
 
 from flnb.plot import figures
@@ -35,6 +36,7 @@ def devices(run: Recording) -> Any:
 
     Raises:
         ImportError: the extra "lab" is not installed.
+        TypeError: ``run`` is not a recording.
         ValueError: the recording has no launches or copies.
 
     >>> import flnb
@@ -45,7 +47,7 @@ def devices(run: Recording) -> Any:
     ...
     ValueError: flnb.plot.devices: 'example' has no launches and no copies; record ops on a device such as cuda
     """
-    found: Devices = run.devices
+    found: Devices = expect_recording("flnb.plot.devices", run).devices
     if not len(found):
         raise ValueError(
             f"flnb.plot.devices: {run.name!r} has no launches and no copies; record ops on a device such as cuda"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.analysis.memory import FORMULAS
+from flnb_telemetry.run import expect_recording
 from flnb_telemetry.safe_text import html_text
 
 from flnb.plot.figures import INK, LONGEST, MANAGERS, MIB, POINTS, blank_figure, crests, note
@@ -40,6 +41,11 @@ def memory(run: Recording, by: str = "category") -> Any:
     when saved tensors were moved (`flnb.memory.offload`, `compress`), and a line shows how many bytes are away. In
     long recordings each point is the highest value in one or several steps, whose number the subtitle states.
 
+    Raises:
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``run`` is not a recording.
+        ValueError: ``by`` is none of these.
+
     >>> import flnb
     >>> with flnb.record("example") as run:
     ...     y = flnb.exp(flnb.ones((64, 64)))
@@ -49,8 +55,8 @@ def memory(run: Recording, by: str = "category") -> Any:
     True
     """
     if by not in ("category", *OWNERS):
-        raise ValueError(f"plot.memory: by={by!r}, expected one of category, {', '.join(OWNERS)}")
-    every = run.memory.timeline()
+        raise ValueError(f"flnb.plot.memory: by={by!r}, expected one of category, {', '.join(OWNERS)}")
+    every = expect_recording("flnb.plot.memory", run).memory.timeline()
     unit, nbytes = ("MiB", MIB) if every.allocated.max(initial=0) >= MIB else ("KiB", 1024)
     figure = blank_figure(f"Memory of {run.name}", "time, s", unit)
     line = every.spread(POINTS)
@@ -177,13 +183,17 @@ def fragmentation(run: Recording, request: int | None = None) -> Any:
         request: a number of bytes; smaller free blocks count as unusable. By default the largest request of the
             recording.
 
+    Raises:
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``run`` is not a recording.
+
     >>> import flnb
     >>> with flnb.record("example") as run:
     ...     y = flnb.exp(flnb.ones((64, 64)))
     >>> flnb.plot.fragmentation(run).layout.title.text
     'Fragmentation of example'
     """
-    found = run.memory.fragmentation(request)
+    found = expect_recording("flnb.plot.fragmentation", run).memory.fragmentation(request)
     figure = blank_figure(f"Fragmentation of {run.name}", "time, s", "reserved / live")
     unusable = f"unusable({quantity.size(found.request)})"
     for label, column, colour, axis in (
@@ -216,6 +226,10 @@ def replay(found: Replay) -> Any:
     One chart shows the least possible memory, and the reserved and live bytes after each call (in long traces, the
     highest value of several calls). A second chart shows what each manager reserved at its peak beyond the live bytes.
 
+    Raises:
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``found`` is not the result of `flnb.memory.replay`.
+
     >>> import flnb
     >>> with flnb.record("example") as run:
     ...     y = flnb.exp(flnb.ones((64, 64)))
@@ -223,6 +237,8 @@ def replay(found: Replay) -> Any:
     >>> flnb.plot.replay(found).layout.title.text
     'Replay of example'
     """
+    if not hasattr(found, "bounds"):
+        raise TypeError(f"flnb.plot.replay: got {type(found).__name__}, expected the result of flnb.memory.replay(run)")
     figure = blank_figure(f"Replay of {found.trace.name}", "calls", "MiB")
     calls, live = crests(found.trace.live)
     thin = {"shape": "hv", "color": INK, "width": 1}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flnb_telemetry import palette, schema
 from flnb_telemetry.extras import require
+from flnb_telemetry.run import expect_recording
 from flnb_telemetry.safe_text import html_text
 
 from flnb.plot import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from flnb_telemetry import Recording
 
 MS = 1e6
@@ -34,6 +34,8 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
         asked: the name of the scope (`flnb.scope`) in which the result's values are read.
 
     Raises:
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``runs`` is not a mapping, or a value in it is not a recording.
         ValueError: there are no recordings, or in one of them there is no such scope.
 
     >>> import flnb
@@ -44,6 +46,8 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
     >>> flnb.plot.modes({"deferred": run}).layout.title.text
     'When the work happens'
     """
+    if not isinstance(runs, Mapping):
+        raise TypeError(f"flnb.plot.modes: got {type(runs).__name__}, expected a dict from a name to a recording")
     if not runs:
         raise ValueError("flnb.plot.modes: got no recordings; expected a dict from a name to a recording")
     figure = require("plotly.subplots", "lab", "drawing a figure").make_subplots(
@@ -51,7 +55,7 @@ def modes(runs: Mapping[str, Recording], asked: str = "ask") -> Any:
     )
     shown: set[str] = set()
     for row, (name, run) in enumerate(runs.items(), start=1):
-        for trace in _row(name, run, asked):
+        for trace in _row(name, expect_recording("flnb.plot.modes", run), asked):
             figure.add_trace(trace.update(showlegend=trace.name not in shown, legendgroup=trace.name), row=row, col=1)
             shown.add(trace.name)
     figure.update_annotations(xref="paper", x=0, xanchor="left", font={"size": 13})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flnb_telemetry import palette, quantity
 from flnb_telemetry.analysis.collectives import collectives as joined
+from flnb_telemetry.run import expect_recording
 from flnb_telemetry.safe_text import html_text
 
 from flnb.plot import figures
@@ -42,7 +43,8 @@ def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) ->
             lost, with its neighbours; in a recording without steps, the last calls.
 
     Raises:
-        TypeError: ``steps`` is not a pair.
+        ImportError: the extra "lab" is not installed.
+        TypeError: ``run`` is not a recording, or ``steps`` is not a pair.
         ValueError: there are no calls in these steps.
 
     >>> import flnb
@@ -51,6 +53,8 @@ def collectives(run: Recording | Ranks, steps: tuple[int, int] | None = None) ->
     >>> flnb.plot.collectives(run).layout.title.text
     'Collective calls of example'
     """
+    for one in run.values() if isinstance(run, Mapping) else [run]:
+        expect_recording("flnb.plot.collectives", one)
     calls = joined(run)
     many = len(calls.ranks) > MANY
     name = next(iter(run.values())).name if isinstance(run, Mapping) else run.name

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flnb_telemetry import Recording, palette, quantity, schema
+from flnb_telemetry import palette, quantity, schema
 from flnb_telemetry.extras import require
 from flnb_telemetry.live.bars import COUNT, LONGEST, PAIR, SHIFT, T0, T1
 from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
+from flnb_telemetry.run import expect_recording
 from flnb_telemetry.safe_text import html_text
 
 from flnb.plot import figures
 
 if TYPE_CHECKING:
+    from flnb_telemetry import Recording
     from flnb_telemetry.live.bars import Bars
 
 PIXELS = 1200
@@ -51,13 +53,7 @@ def timeline(run: Recording, other: Recording | None = None, *, steps: tuple[int
     >>> flnb.plot.timeline(run, run).layout.yaxis.ticktext[1]
     'A: scope 1'
     """
-    runs = [run] if other is None else [run, other]
-    for one in runs:
-        if not isinstance(one, Recording):
-            raise TypeError(
-                f"flnb.plot.timeline: got {type(one).__name__}, expected a recording: `with flnb.record() as run`, or "
-                f"flnb.load_run(path)"
-            )
+    runs = [expect_recording("flnb.plot.timeline", one) for one in ([run] if other is None else [run, other])]
     spans = [_span(one, steps) for one in runs]
     longest = max(end - begin for begin, end in spans)
     names = [run.name] if other is None else [f"A: {run.name}", f"B: {other.name}"]

@@ -9,6 +9,7 @@ import numpy as np
 from flnb_telemetry import palette, quantity
 from flnb_telemetry.analysis.tape import Tape, TapeLeaf, TapeNode
 from flnb_telemetry.extras import require
+from flnb_telemetry.run import expect_recording
 from flnb_telemetry.safe_text import WHOLE, html_text, safe_lines
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
     missing, an error says how to install it.
 
     Raises:
+        TypeError: ``run`` is neither a tape nor a recording.
         ValueError: ``depth`` is not an integer of 0 or more.
         ImportError: graphviz's Python package, of the extra "lab", is missing.
 
@@ -45,7 +47,7 @@ def tape(run: Recording | Tape, depth: int | None = None) -> Any:
     """
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
         raise ValueError(f"flnb.plot.tape: got depth={depth!r}; expected a number of levels, 0 or more, or None")
-    found = run if isinstance(run, Tape) else run.tape
+    found: Tape = run if isinstance(run, Tape) else expect_recording("flnb.plot.tape", run).tape
     graph = digraph("flnb.plot.tape")(name="tape", graph_attr=LOOK)
     graph.attr("node", shape="box", style="filled,rounded", fontname="sans-serif", fontsize="10", fontcolor="white")
     graph.attr("edge", color=INK)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb_telemetry import Ranks, Recording, load_run
 from flnb_telemetry.extras import require
+from flnb_telemetry.run import expect_recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,8 +76,4 @@ def recording_of(run: Any, function: str = "flnb.view") -> Recording:
         first = next(iter(run.values()))
         first.joined = run
         return first
-    if not isinstance(run, Recording):
-        raise TypeError(
-            f"{function}: expected a recording (flnb.record) or the path of a saved one, got {type(run).__name__}"
-        )
-    return run
+    return expect_recording(function, run)

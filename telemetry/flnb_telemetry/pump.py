@@ -284,11 +284,7 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
     1
     """
     global session
-    if missing := [name for name in MEMBERS if not hasattr(sink, name)]:  # the pump's thread would end with an error
-        raise TypeError(
-            f"flnb.telemetry.attach: expected a sink, such as flnb.telemetry.Recording(), got {brief(sink)}, which has "
-            f"no {', '.join(missing)}"
-        )
+    _check_sink("attach", sink)  # else the pump's thread would end with an error
     try:
         with _lock:
             event_ns()
@@ -305,16 +301,29 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
         raise
 
 
+def _check_sink(function: str, sink: object) -> None:
+    """Raise a TypeError, which names the called ``function``, if a sink lacks a member."""
+    if missing := [name for name in MEMBERS if not hasattr(sink, name)]:
+        raise TypeError(
+            f"flnb.telemetry.{function}: expected a sink, such as flnb.telemetry.Recording(), got {brief(sink)}, which "
+            f"has no {', '.join(missing)}"
+        )
+
+
 def detach(sink: Sink) -> None:
     """Feed `sink` all events emitted until now and stop feeding it; does nothing if it is not attached.
 
     A warning is emitted if the sink's `feed` raised an error, after which the sink received no more events.
+
+    Raises:
+        TypeError: `sink` lacks a member that sinks have.
 
     >>> import flnb
     >>> run = flnb.telemetry.Recording("mine")
     >>> session = flnb.telemetry.attach(run)
     >>> flnb.telemetry.detach(run)
     """
+    _check_sink("detach", sink)
     if is_pump():
         # The garbage collector ended a recording there: whoever holds the lock may wait for this thread, and a buffer
         # may be half emptied. Nobody waits for this end.

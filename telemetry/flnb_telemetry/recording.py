@@ -381,7 +381,7 @@ class Recording(Exports, Run):
 
     def summary(self) -> list[str]:
         """Return the facts with which the run's repr begins (name, duration, events, ...), each as a string."""
-        return summary.facts(self)
+        return list(map(safe_lines, summary.facts(self)))
 
     def __repr__(self) -> str:
         parts = list(self.summary())

@@ -19,6 +19,14 @@ from flnb_telemetry.parts import UsedParts
 _numbers = itertools.count(1)
 
 
+def expect_recording(function: str, run: Any) -> Any:
+    """Return ``run`` if it is a recording; otherwise raise a TypeError, which names the called ``function``."""
+    if not isinstance(run, Run):
+        expected = "a recording (of flnb.record, or flnb.load_run(path))"
+        raise TypeError(f"{function}: expected {expected}, got {type(run).__name__}")
+    return run
+
+
 class Run:
     """Base class of `Recording` and `Live`: receives events, and has a name, begin, state and end.
 

@@ -97,3 +97,9 @@ def test_a_cell_is_named_by_its_number():
     (failed,) = run.to_pandas("op_failed").line
     assert failed == f"In [{number + 1}]:2: flnb.reshape(z, (2,))"
     InteractiveShell.clear_instance()
+
+
+def test_the_stack_of_what_is_no_variable():
+    assert flnb.creation_stack(flnb.ones(1)) == []
+    with pytest.raises(TypeError, match=r"flnb\.creation_stack: expected a Variable, got 3"):
+        flnb.creation_stack(3)

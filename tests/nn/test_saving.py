@@ -18,6 +18,13 @@ def values(module: nn.Module) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
 
 
+@pytest.mark.parametrize("model", [3, {"a": 3}, [flnb.ones(2)]], ids=str)
+def test_what_cannot_be_saved_is_refused_before_a_file_is_written(tmp_path, model):
+    with pytest.raises(TypeError, match=r"nn\.save: expected a module or its state_dict\(\), a dict of tensors, got "):
+        nn.save(model, tmp_path / "net")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_round_trip_keeps_every_bit_and_leaves_no_other_file(tmp_path):
     first, second = net(), net()
     first(flnb.ones((2, 1, 3, 3)))

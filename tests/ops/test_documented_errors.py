@@ -1,5 +1,6 @@
 """Errors that docstrings of ops announce are those that calls with wrong arguments raise."""
 
+import functools
 import inspect
 import re
 
@@ -32,7 +33,7 @@ WRONG = [
     *((name, ("none of these",), {}, VALUE) for name in (
         "use_backend", "use_memory_manager", "use_memory_device", "use_tape", "set_backend", "set_memory_manager",
         "set_memory_device", "set_tape", "category")),
-    *((f"fft.{name}", (X,), {"axis": 7}, VALUE) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")),
+    *((f"fft.{name}", (X,), {"axis": 7}, AXIS) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")),
     ("fft.rfft", (C,), {}, TYPE),
     ("full", (-1, 0.0), {}, VALUE),
     ("arange", (0, 1, 0), {}, VALUE),
@@ -77,3 +78,40 @@ def test_what_a_wrong_argument_raises_is_documented(path, arguments, keywords, e
     section = re.search(r"^Raises:\n((?: +.*\n?)+)", inspect.getdoc(function), re.MULTILINE)
     assert section, f"{path}: no section on errors"
     assert f"{error.__name__}: " in section[1]
+
+
+NAMED = [
+    *((name, (X,), {"axis": 7}, AXIS) for name in ("mean", "var", "std", "unstack", "fft.fft", "fft.irfft")),
+    *((name, (-1,), {}, VALUE) for name in (
+        "zeros", "ones", "empty", "eye", "rand", "randn", "random.normal", "random.uniform", "random.bernoulli")),
+    *((name, ((2,),), {"dtype": "wrong"}, TYPE) for name in ("zeros", "random.uniform")),
+    *((name, (flnb.Variable(1.0), 1, 3), {}, TYPE) for name in ("linspace", "arange")),
+    ("arange", ("a",), {}, TYPE),
+    ("zeros", ("a",), {}, TYPE),
+    ("mean", ("a",), {}, TYPE),
+    ("clip", (X, V), {}, VALUE),
+    ("stack", ([V, FOUR],), {}, VALUE),
+    ("linalg.trace", (V,), {}, VALUE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "arguments", "keywords", "error"), NAMED, ids=str)
+def test_an_error_begins_with_the_name_of_the_called_function(path, arguments, keywords, error):
+    *_, name = path.split(".")
+    function = functools.reduce(getattr, path.split("."), flnb)
+    with pytest.raises(error) as raised:
+        function(*arguments, **keywords)
+    assert str(raised.value).startswith(f"{name}: ")
+    assert type(raised.value) is error
+    assert "np." not in str(raised.value)
+
+
+def test_errors_of_python_and_of_backends_stay_as_they_are():
+    class Broken(flnb.backends.NumpyBackend):
+        def sum(self, *arguments):
+            raise ValueError("cable: not plugged in")
+
+    with flnb.use_backend(Broken()), pytest.raises(ValueError, match=r"^cable: not plugged in\nin 'sum'"):
+        flnb.mean(flnb.ones(3))
+    with pytest.raises(TypeError, match=r"^normal\(\) got an unexpected keyword argument 'size'"):
+        flnb.random.normal(size=3)

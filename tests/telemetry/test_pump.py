@@ -170,6 +170,8 @@ def test_what_is_no_sink_is_refused_before_the_pump_starts() -> None:
     ):
         pump.attach(3)  # type: ignore[arg-type]
     assert pump.session is None
+    with pytest.raises(TypeError, match=r"detach: expected a sink, such as .*, got 3, which has no grad_interval"):
+        pump.detach(3)  # type: ignore[arg-type]
 
 
 def test_a_sink_that_raises_although_it_is_due_stops_alone() -> None:

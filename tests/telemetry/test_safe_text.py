@@ -99,3 +99,17 @@ def test_no_name_reaches_a_figure_raw(evil: Any) -> None:
     for figure in (flnb.plot.op_times(run), flnb.plot.memory(run), flnb.plot.replay(replay)):
         check(json.dumps(figure.to_plotly_json(), ensure_ascii=False, default=str))
     check(flnb.plot.tape(run).source)
+
+
+@pytest.mark.parametrize(
+    "call", [flnb.set_backend, flnb.set_memory_manager, flnb.category, lambda name: getattr(flnb, name)]
+)
+@pytest.mark.parametrize("prefix", ["", "caching:", "caching:split_limit=1MiB,split_limit=", "caching:wrong"])
+def test_no_name_reaches_an_error_raw(call: Any, prefix: str) -> None:
+    with pytest.raises((ValueError, AttributeError)) as raised:
+        call(f"{prefix}{EVIL}=1")
+    check(str(raised.value))
+
+
+def test_no_name_reaches_the_summary_raw(evil: Any) -> None:
+    check("\n".join(evil[1].summary()))
