@@ -141,6 +141,9 @@ def from_dense(x: ArrayLike) -> Sparse:
 
     If ``x`` is a Variable, gradients flow back to it. The gradient of an element that is not stored is 0.
 
+    Raises:
+        ValueError: ``x`` is not a matrix.
+
     >>> import flnb
     >>> flnb.sparse.from_dense([[0.0, 2.0]]).values
     Tensor([2.], float32[1], numpy)

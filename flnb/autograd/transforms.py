@@ -184,6 +184,9 @@ def grad(function: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_a
     With ``has_aux``, ``function`` returns a pair ``(number, aux)``, and the new function ``(gradient, aux)``.
     Arguments and errors are those of `value_and_grad`.
 
+    Raises:
+        TypeError, ValueError: as for `value_and_grad`, when the new function is called.
+
     >>> import flnb
     >>> second = flnb.grad(flnb.grad(lambda x: x * x * x))
     >>> second(flnb.asarray(2.0)).item()

@@ -34,6 +34,9 @@ def why(loss: Variable | Callable[[], Any], x: Variable) -> Why:
     Returns:
         A `Why` with the path of the gradient from the loss to ``x``, or with the reason why there is none.
 
+    Raises:
+        TypeError: ``x`` is not a Variable, or ``loss`` is neither a Variable nor a function that returns one.
+
     >>> import flnb
     >>> w, x = flnb.Variable([2.0]), flnb.asarray([3.0])
     >>> w.name = "w"

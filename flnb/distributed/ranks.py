@@ -77,6 +77,10 @@ def size() -> int:
 def use_communicator(communicator: str | type[Communicator] | Communicator) -> AbstractContextManager[Communicator]:
     """Use another communicator, given by name, class or instance, inside a ``with`` block.
 
+    Raises:
+        TypeError: ``communicator`` is neither a name nor a class or an instance of `Communicator`.
+        ValueError: the name or a setting is unknown.
+
     >>> import flnb
     >>> with flnb.distributed.use_communicator("single") as communicator:
     ...     communicator.size
@@ -92,6 +96,10 @@ def set_communicator(communicator: str | type[Communicator] | Communicator) -> C
         communicator: a communicator's name, class or instance. A name may be followed by settings:
             ``"modelled:latency=1e-4,bandwidth=1GiB"`` delays the calls of the active communicator, as a link with this
             latency (s) and bandwidth (bytes/s) would.
+
+    Raises:
+        TypeError: ``communicator`` is neither a name nor a class or an instance of `Communicator`.
+        ValueError: the name or a setting is unknown.
 
     >>> import flnb
     >>> flnb.distributed.set_communicator("single").name

@@ -91,6 +91,9 @@ def bisect(
             are always allowed.
         seed: seed of the session's random generator before the program runs.
 
+    Raises:
+        ValueError: ``a`` or ``b`` is a name that no backend has.
+
     >>> import numpy as np, flnb
     >>> class Faulty(flnb.backends.NumpyBackend):
     ...     def tanh(self, x, out=None):

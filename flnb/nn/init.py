@@ -60,6 +60,9 @@ def fans(shape: Shape) -> tuple[int, int]:
 def constant(shape: Shape, value: float, dtype: DTypeLike = None) -> Tensor:
     """A tensor of the given shape whose elements are all ``value``.
 
+    Raises:
+        ValueError: an extent is negative.
+
     >>> import flnb.nn as nn
     >>> nn.init.constant((2,), 0.5)
     Tensor([0.5, 0.5], float32[2], numpy)
@@ -112,6 +115,9 @@ def kaiming_uniform(
 ) -> Tensor:
     """Uniform random numbers with mean 0 and the standard deviation of `kaiming_normal`.
 
+    Raises:
+        ValueError: ``mode`` is neither "in" nor "out", or the shape has fewer than two axes.
+
     >>> import flnb.nn as nn
     >>> nn.init.kaiming_uniform((64, 3, 3, 3)).shape
     (64, 3, 3, 3)
@@ -152,6 +158,9 @@ def glorot_uniform(
 
     Glorot and Bengio 2010, equation 16.
 
+    Raises:
+        ValueError: the shape has fewer than two axes, or a negative extent.
+
     >>> import flnb.nn as nn
     >>> nn.init.glorot_uniform((2, 3)).shape
     (2, 3)
@@ -166,6 +175,9 @@ def glorot_normal(
     """Normally distributed random numbers with mean 0 and standard deviation gain * sqrt(2 / (fan_in + fan_out)).
 
     Glorot and Bengio 2010, equation 12.
+
+    Raises:
+        ValueError: the shape has fewer than two axes, or a negative extent.
 
     >>> import flnb.nn as nn
     >>> nn.init.glorot_normal((2, 3)).shape

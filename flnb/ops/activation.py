@@ -88,6 +88,9 @@ _swish_op = Composite(
 def swish(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
     """Swish, x * sigmoid(beta * x) (Ramachandran et al. 2017); with beta = 1 also called SiLU.
 
+    Raises:
+        TypeError: the values are no numbers.
+
     >>> import flnb
     >>> flnb.swish([-1.0, 0.0, 2.0])
     Tensor([-0.2689,  0.    ,  1.7616], float32[3], numpy)
@@ -126,6 +129,9 @@ _elu_op = Composite(
 def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
     """Exponential linear unit: x where positive, else alpha * (exp(x) - 1) (Clevert et al. 2015).
 
+    Raises:
+        TypeError: the values are no numbers.
+
     >>> import flnb
     >>> flnb.elu([-1.0, 2.0])
     Tensor([-0.6321,  2.    ], float32[2], numpy)
@@ -141,6 +147,9 @@ _leaky_relu_op = Composite(
 
 def leaky_relu(x: ArrayLike, /, slope: float = 0.01) -> Tensor:
     """Leaky ReLU: x where positive, else ``slope`` * x (Maas et al. 2013); the gradient at 0 is the slope.
+
+    Raises:
+        TypeError: the values are no numbers.
 
     >>> import flnb
     >>> flnb.leaky_relu([-1.0, 2.0], slope=0.1)
@@ -202,6 +211,9 @@ def hardtanh(x: ArrayLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
 def relu6(x: ArrayLike, /) -> Tensor:
     """Limit x to the range from 0 to 6 (Krizhevsky 2010).
 
+    Raises:
+        TypeError: the values are no numbers.
+
     >>> import flnb
     >>> flnb.relu6([-1.0, 3.0, 9.0])
     Tensor([0., 3., 6.], float32[3], numpy)
@@ -211,6 +223,9 @@ def relu6(x: ArrayLike, /) -> Tensor:
 
 def threshold(x: ArrayLike, /, at: float, value: float = 0.0) -> Tensor:
     """Return x where it is greater than the number ``at``, else ``value``.
+
+    Raises:
+        TypeError: the values are no numbers.
 
     >>> import flnb
     >>> flnb.threshold([0.1, 0.9], at=0.5)

@@ -46,6 +46,9 @@ def meshgrid(*arrays: ArrayLike, indexing: Literal["xy", "ij"] = "xy") -> list[T
     With ``indexing="ij"`` the values of the i-th vector vary along dimension i of the results; with ``"xy"`` the first
     two dimensions of the results are exchanged.
 
+    Raises:
+        ValueError: an array has more than one dimension, or ``indexing`` is unknown.
+
     >>> import flnb
     >>> rows, columns = flnb.meshgrid([1, 2], [3, 4, 5], indexing="ij")
     >>> rows.tolist(), columns.tolist()

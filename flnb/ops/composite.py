@@ -78,6 +78,9 @@ _relu_op = Composite(
 def relu(x: ArrayLike, /) -> Tensor:
     """Rectified linear unit, max(x, 0), of any shape; the gradient at 0 is 0.
 
+    Raises:
+        TypeError: the values are no numbers.
+
     >>> import flnb
     >>> flnb.relu([-1.0, 0.0, 2.0])
     Tensor([0., 0., 2.], float32[3], numpy)
@@ -93,6 +96,9 @@ _sigmoid_op = Composite(
 
 def sigmoid(x: ArrayLike, /) -> Tensor:
     """Sigmoid (logistic function), 1 / (1 + exp(-x)), computed without overflow.
+
+    Raises:
+        TypeError: the values are no numbers.
 
     >>> import flnb
     >>> flnb.sigmoid([-1000.0, 0.0, 1000.0])

@@ -280,6 +280,9 @@ def _like(x: Any, dtype: Any) -> tuple[Any, Any]:
 def full_like(x: ArrayLike, /, fill_value: complex, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor filled with one value, of the shape of ``x``, and of its dtype unless another is given.
 
+    Raises:
+        TypeError: the values of ``x`` are no numbers, or ``dtype`` is not a dtype.
+
     >>> import flnb
     >>> flnb.full_like(flnb.asarray([1.5, 2.5]), 7)
     Tensor([7., 7.], float32[2], numpy)
@@ -291,6 +294,9 @@ def full_like(x: ArrayLike, /, fill_value: complex, dtype: DTypeLike = None, dev
 def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor of zeros, of the shape of ``x``, and of its dtype unless another is given.
 
+    Raises:
+        TypeError: the values of ``x`` are no numbers, or ``dtype`` is not a dtype.
+
     >>> import flnb
     >>> flnb.zeros_like(flnb.asarray([1, 2]))
     Tensor([0, 0], int64[2], numpy)
@@ -301,6 +307,9 @@ def zeros_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = No
 def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor of ones, of the shape of ``x``, and of its dtype unless another is given.
 
+    Raises:
+        TypeError: the values of ``x`` are no numbers, or ``dtype`` is not a dtype.
+
     >>> import flnb
     >>> flnb.ones_like(flnb.asarray([1, 2]))
     Tensor([1, 1], int64[2], numpy)
@@ -310,6 +319,9 @@ def ones_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = Non
 
 def empty_like(x: ArrayLike, /, dtype: DTypeLike = None, device: str | None = None) -> Tensor:
     """Make a tensor of arbitrary values, of the shape of ``x``, and of its dtype unless another is given.
+
+    Raises:
+        TypeError: the values of ``x`` are no numbers, or ``dtype`` is not a dtype.
 
     >>> import flnb
     >>> flnb.empty_like(flnb.asarray([[1, 2]])).shape

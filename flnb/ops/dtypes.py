@@ -31,6 +31,9 @@ def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
 
     The result has the attributes ``bits``, ``eps``, ``max``, ``min``, ``smallest_normal`` and ``dtype``.
 
+    Raises:
+        TypeError: the dtype is not a floating-point or complex one.
+
     >>> import flnb
     >>> flnb.finfo(flnb.complex128).dtype
     dtype('float64')
@@ -47,6 +50,9 @@ def iinfo(type: DTypeLike | Tensor, /) -> np.iinfo[Any]:
     """Return the limits of an integer dtype, or of a tensor's dtype.
 
     The result has the attributes ``bits``, ``max``, ``min`` and ``dtype``.
+
+    Raises:
+        TypeError: the dtype is not an integer one.
 
     >>> import flnb
     >>> flnb.iinfo(flnb.int8).max
@@ -71,6 +77,10 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
     ``kind`` is a dtype, the name of a kind, or a tuple of these. The names are "bool", "signed integer",
     "unsigned integer", "integral", "real floating", "complex floating" and "numeric".
 
+    Raises:
+        TypeError: ``dtype`` is not a dtype.
+        ValueError: ``kind`` is a string that names no kind.
+
     >>> import flnb
     >>> flnb.isdtype(flnb.uint8, "integral"), flnb.isdtype(flnb.bool, ("numeric", flnb.float32))
     (True, False)
@@ -87,6 +97,9 @@ def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
     matter how wide the integers are: int64 with float32 is float32. A Python number may change the kind, for example
     from int to float, but not the size.
 
+    Raises:
+        ValueError: there are no arguments.
+
     >>> import flnb
     >>> flnb.result_type(flnb.int64, flnb.float32, 2.5)
     dtype('float32')
@@ -100,6 +113,9 @@ def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> Dtype:
 
 def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> bool:
     """Return whether promotion (`result_type`) can lead from a dtype, or a tensor's dtype, to the dtype ``to``.
+
+    Raises:
+        TypeError: an argument is not a dtype.
 
     >>> import flnb
     >>> flnb.can_cast(flnb.int8, flnb.int32), flnb.can_cast(flnb.float64, flnb.float32)

@@ -156,6 +156,10 @@ def ifftn(
 ) -> Tensor:  # fmt: skip
     """Inverse of `fftn`, with the same arguments; complex.
 
+    Raises:
+        AxisError: an axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: an axis has no elements, ``s`` and ``axes`` differ in length, or ``norm`` is unknown.
+
     >>> import flnb
     >>> flnb.fft.ifftn([[10.0, -2.0], [-4.0, 0.0]]).tolist()
     [[(1+0j), (2+0j)], [(3+0j), (4+0j)]]
@@ -170,6 +174,11 @@ def rfftn(
     """Discrete Fourier transform of a real tensor, with the arguments of `fftn`.
 
     Along the last axis the result has the frequencies 0 to n // 2 only; the others are their complex conjugates.
+
+    Raises:
+        AxisError: an axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        TypeError: x is complex.
+        ValueError: an axis has no elements, ``s`` and ``axes`` differ in length, or ``norm`` is unknown.
 
     >>> import flnb
     >>> flnb.fft.rfftn(flnb.ones((2, 4))).shape
@@ -188,6 +197,11 @@ def irfftn(
     """Inverse of `rfftn`; real.
 
     The last axis of the result has ``s[-1]`` elements, or ``2 (n - 1)`` if ``s`` is None and x has n frequencies.
+
+    Raises:
+        AxisError: an axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+        ValueError: there is no axis, an axis has no elements, ``s`` and ``axes`` differ in length, or ``norm`` is
+            unknown.
 
     >>> import flnb
     >>> flnb.fft.irfftn(flnb.fft.rfftn([[1.0, 2.0], [3.0, 4.0]])).tolist()
@@ -318,6 +332,9 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike = None, device: str 
 def fftshift(x: ArrayLike, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
     """Move frequency 0 to the middle of each of ``axes`` (an int, several, or None for all).
 
+    Raises:
+        AxisError: an axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
+
     >>> import flnb
     >>> flnb.fft.fftshift([0, 1, -2, -1])
     Tensor([-2, -1,  0,  1], int64[4], numpy)
@@ -327,6 +344,9 @@ def fftshift(x: ArrayLike, /, *, axes: int | Sequence[int] | None = None) -> Ten
 
 def ifftshift(x: ArrayLike, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
     """Move frequency 0 from the middle of each of ``axes`` to their beginning: the inverse of `fftshift`.
+
+    Raises:
+        AxisError: an axis is out of range (`numpy.exceptions.AxisError`, a ValueError and IndexError).
 
     >>> import flnb
     >>> flnb.fft.ifftshift([-2, -1, 0, 1])

@@ -102,6 +102,9 @@ def unique_all(x: ArrayLike, /) -> UniqueAll:
         shape of x, so that ``take(values, inverse_indices)`` is x; ``counts`` (n,), how often each value occurs. All
         but the values are int64.
 
+    Raises:
+        TypeError: the values are no numbers.
+
     >>> import flnb
     >>> found = flnb.unique_all([7, 5, 7])
     >>> found.values.tolist(), found.indices.tolist(), found.inverse_indices.tolist(), found.counts.tolist()
@@ -121,6 +124,9 @@ def unique_all(x: ArrayLike, /) -> UniqueAll:
 def unique_counts(x: ArrayLike, /) -> UniqueCounts:
     """Find the distinct values of x in ascending order, and how often each occurs, int64.
 
+    Raises:
+        TypeError: the values are no numbers.
+
     >>> import flnb
     >>> values, counts = flnb.unique_counts([7, 5, 7])
     >>> values.tolist(), counts.tolist()
@@ -135,6 +141,9 @@ def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
 
     The indices have the shape of x, so that ``take(values, inverse_indices)`` is x.
 
+    Raises:
+        TypeError: the values are no numbers.
+
     >>> import flnb
     >>> values, places = flnb.unique_inverse([7, 5, 7])
     >>> values.tolist(), places.tolist()
@@ -146,6 +155,9 @@ def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
 
 def unique_values(x: ArrayLike, /) -> Tensor:
     """Find the distinct values of x in ascending order.
+
+    Raises:
+        TypeError: the values are no numbers.
 
     >>> import flnb
     >>> flnb.unique_values([7, 5, 7])

@@ -42,6 +42,9 @@ def check_backend(
             than 100 times the dtype's precision.
         dtypes: the floating-point dtypes of the inputs.
 
+    Raises:
+        ValueError: the backend is a name that no backend has.
+
     >>> import flnb.testing
     >>> bool(flnb.testing.check_backend("numpy"))
     True

@@ -64,6 +64,25 @@ WRONG = [
     ("norm", (X, "wrong"), {}, VALUE),
     ("linalg.vector_norm", (X,), {"ord": "wrong"}, VALUE),
     ("linalg.matrix_power", (X, 2), {}, VALUE),
+    *((f"fft.{name}", (X,), {"axes": (7,)}, AXIS) for name in (
+        "ifftn", "rfftn", "irfftn", "fftshift", "ifftshift")),
+    *((f"fft.{name}", (X,), {"norm": "wrong"}, VALUE) for name in ("ifftn", "rfftn", "irfftn")),
+    ("fft.rfftn", (C,), {}, TYPE),
+    ("finfo", ("int8",), {}, TYPE),
+    ("iinfo", ("float32",), {}, TYPE),
+    ("isdtype", ("float32", "wrong"), {}, VALUE),
+    ("result_type", (), {}, VALUE),
+    ("meshgrid", (X,), {}, VALUE),
+    *((name, ("a",), {}, TYPE) for name in (
+        "zeros_like", "ones_like", "empty_like", "swish", "elu", "leaky_relu", "relu6", "relu", "sigmoid",
+        "unique_all", "unique_counts", "unique_inverse", "unique_values")),
+    ("full_like", ("a", 1.0), {}, TYPE),
+    ("threshold", ("a", 0.0), {}, TYPE),
+    ("nn.init.constant", ((-1,), 1.0), {}, VALUE),
+    *((f"nn.init.{name}", ((3,),), {}, VALUE) for name in ("kaiming_uniform", "glorot_uniform", "glorot_normal")),
+    *((f"distributed.{name}", ("wrong",), {}, VALUE) for name in ("use_communicator", "set_communicator")),
+    ("why", (X, 3), {}, TYPE),
+    ("sparse.from_dense", (V,), {}, VALUE),
 ]  # fmt: skip
 
 
