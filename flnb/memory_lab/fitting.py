@@ -21,8 +21,7 @@ from flnb.memory_lab.candidates import METHODS, bandwidth_of, choices, costs, wi
 from flnb.memory_lab.lifetimes import Activation, Step
 from flnb.memory_lab.offload_lifetimes import shortest
 from flnb.memory_lab.recompute import lean
-from flnb.memory_lab.remedies import stand_in
-from flnb.memory_lab.replaying import play
+from flnb.memory_lab.replaying import play, stand_in
 from flnb.memory_lab.traces import recording
 
 if TYPE_CHECKING:

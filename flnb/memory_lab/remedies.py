@@ -8,35 +8,34 @@ There are no predictions without a recording, or if the replay of the recording 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from flnb_backends.memory.simulated import SimulatedDevice
 from flnb_telemetry import quantity
-from flnb_telemetry.analysis.memory import NEVER
 
 from flnb.dispatch import registry
-from flnb.interface.memory import MemoryDevice
 from flnb.memory_lab import code_snippets as snippets
 from flnb.memory_lab import report_text
 from flnb.memory_lab.candidates import METHODS, bandwidth_of, choices, costs, with_choice
+from flnb.memory_lab.failed_request import requests_until, with_request, without
 from flnb.memory_lab.lifetimes import Step
 from flnb.memory_lab.next_step import continued, whole_steps
 from flnb.memory_lab.offload_lifetimes import shortest
-from flnb.memory_lab.replaying import Outcome, play
-from flnb.memory_lab.traces import Trace, recorded
+from flnb.memory_lab.replaying import Outcome, play, stand_in
+from flnb.memory_lab.traces import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from flnb_telemetry.schema import Columns, Ints
+    from flnb_telemetry.schema import Columns
 
-    from flnb.interface.memory import Lease, MemoryManager, Shortage
+    from flnb.interface.memory import Lease, MemoryDevice, MemoryManager, Shortage
     from flnb.memory_lab.next_step import Continued, Whole
     from flnb.memory_lab.owners import Model
     from flnb.memory_lab.postmortem import Blocker
+    from flnb.memory_lab.traces import Trace
 
 WORK = 1_000_000
 """The largest number of calls that are replayed for one report; that takes some seconds."""
@@ -189,50 +188,6 @@ def _replayed(
     return sorted(once.values(), key=lambda row: row.rank), left
 
 
-def requests_until(at: Shortage) -> Columns:
-    """Return the rows of `Memory.block` for the manager that ran out of memory, without frees after the failure.
-
-    These are the blocks in this manager's segments and in released segments. All other segments belong to other
-    managers.
-    """
-    rows, segment = at.run.memory.block, at.run.memory.segment
-    mine = np.array([state.segment.id for state in at.segments], np.int64)
-    gone = segment["segment_id"][segment["end"] <= at.t]
-    chosen = (rows["t"] <= at.t) & np.isin(rows["segment_id"], np.concatenate([mine, gone]))
-    found = {name: column[chosen] for name, column in rows.items()}
-    found["end"] = np.where(found["end"] <= at.t, found["end"], NEVER)
-    return found
-
-
-def with_request(trace: Trace, at: Shortage, request: int) -> Trace:
-    """Return a copy of a trace with one more allocation: of the ``request`` bytes that failed at the shortage ``at``.
-
-    The trace has only allocations that succeeded.
-    """
-    plan = at.run.catalog.plans.items[at.plan]
-    return replace(
-        trace,
-        calls=np.append(trace.calls, len(trace.nbytes) + 1),
-        nbytes=np.append(trace.nbytes, request),
-        t=np.append(trace.t, at.run.seconds_at(at.t)),
-        category=np.append(trace.category, np.uint8(at.category)),
-        op=np.append(trace.op, np.array([plan.op], object)),
-        scope=np.append(trace.scope, np.array([at.scope], object)),
-        shapes=[*trace.shapes, plan.shape],
-    )
-
-
-def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
-    """Return a simulated device with a capacity (bytes) and with the granularity of ``device``.
-
-    Segments can grow if those of ``device`` can.
-    """
-    real = device if isinstance(device, MemoryDevice) else device.device
-    grows = type(real).resize is not MemoryDevice.resize
-    kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
-    return kind(capacity, real.granularity)
-
-
 def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
     """Replay a remedy; ``same`` is the replay of the failure without a remedy, for comparison."""
     try:
@@ -329,15 +284,6 @@ def _by_hand(blocker: Blocker) -> bool:
     if blocker.locks:
         return blocker.orphaned
     return bool(blocker.names) and not blocker.taped and all(n.isidentifier() for n in blocker.names)
-
-
-def without(trace: Trace, rows: Ints) -> Trace:
-    """Return a copy of a trace in which the allocations ``rows`` are freed at the latest just before the last call."""
-    born, died = trace.lifetimes
-    tick = Trace.TICK
-    ends = np.where(died < len(trace), died * tick, NEVER)
-    ends[rows] = np.minimum(ends[rows], (len(trace) - 1) * tick)
-    return trace.with_lifetimes(np.arange(len(born)), born * tick, ends)
 
 
 def _leaner(

@@ -290,3 +290,14 @@ def _bar(total: int) -> Any:
     from flnb.data.progress import progress
 
     return progress(None, "replay", total, unit="call", unit_scale=True)
+
+
+def stand_in(device: Lease | MemoryDevice, capacity: int) -> MemoryDevice:
+    """Return a simulated device with a capacity (bytes) and with the granularity of ``device``.
+
+    Segments can grow if those of ``device`` can.
+    """
+    real = device if isinstance(device, MemoryDevice) else device.device
+    grows = type(real).resize is not MemoryDevice.resize
+    kind: Any = SimulatedDevice if grows else type("StandIn", (SimulatedDevice,), {"resize": MemoryDevice.resize})
+    return kind(capacity, real.granularity)

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from flnb_telemetry import intern, pump, schema
+from flnb_telemetry.live.arrays import packed
 from flnb_telemetry.live.collectives import LiveCollectives, known_states
-from flnb_telemetry.live.view import Live, packed
+from flnb_telemetry.live.view import Live
 
 Message = dict[str, "bytes | str | int"]
 """A message of a rank: texts, numbers and bytes by name."""

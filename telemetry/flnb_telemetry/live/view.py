@@ -16,6 +16,7 @@ import numpy as np
 from flnb_telemetry import device_words, pump, schema
 from flnb_telemetry.extras import tool
 from flnb_telemetry.intern import NONE, joined
+from flnb_telemetry.live.arrays import packed
 from flnb_telemetry.live.backward import Backwards
 from flnb_telemetry.live.collectives import LiveCollectives
 from flnb_telemetry.live.history import History, number_and_time
@@ -43,8 +44,6 @@ TABLE_SECONDS = 0.25  # between two frames with the table of op times
 _MEMORY = schema.among(
     schema.ALLOC, schema.FREE_COMPLETED, schema.SEGMENT_ALLOC, schema.SEGMENT_RESIZE, schema.SEGMENT_FREE, schema.ASIDE
 )
-_U32 = {"alloc.segment", "alloc.plan", "alloc.context", "segment.id", "release.id"}
-_U32 |= {"op.name", "op.family", "scope.name", "line.name", "shape.name", "metric.name", "kernel.name"}
 _TIMED = schema.among(*(schema.KINDS[name].number for name in EMPTY))
 
 
@@ -377,22 +376,6 @@ class Live(Run):
                 found[name] = {"first": first, "items": items}
                 self._told[name] += len(items)
         return found
-
-
-def packed(arrays: Arrays) -> tuple[dict[str, list[Any]], bytes]:
-    """Convert arrays to bytes, one after the other; each begins at a multiple of 8.
-
-    Returns:
-        For each array its [dtype, offset, length], by name; and the bytes.
-    """
-    index: dict[str, list[Any]] = {}
-    buffer = bytearray()
-    for name, array in arrays.items():
-        code = "u8" if name == "alloc.category" else "u32" if name in _U32 or array.dtype == np.uint32 else "f64"
-        index[name] = [code, len(buffer), len(array)]
-        buffer += array.astype({"u8": np.uint8, "u32": np.uint32, "f64": np.float64}[code]).tobytes()
-        buffer += bytes(-len(buffer) % 8)
-    return index, bytes(buffer)
 
 
 def tape_frame(shown: LiveTape, name: str) -> dict[str, Any]:
