@@ -45,19 +45,19 @@ def swap(change):
     flnb.set_memory_manager(managers[change.new])
 
 def loop():
-    for step in range(100_000):
-        if ended.wait(0.005):
-            return
-        with flnb.step():
-            flnb.ones((128, 128)) + 1.0
-        name = flnb.dispatch.state.current().manager.name
-        if served.value != name:
-            served.value = name
+    with flnb.record("swapped"):
+        while not ended.wait(0.005):
+            with flnb.step():
+                flnb.ones((128, 128)) + 1.0
+            name = flnb.dispatch.state.current().manager.name
+            if served.value != name:
+                served.value = name
 
 menu.observe(swap, "value")
 thread = threading.Thread(target=loop, daemon=True)
 thread.start()
 ipywidgets.VBox([menu, served])""",
+    "flnb.dashboard(follow='swapped')",
     """ended.set()
 thread.join(10)
 flnb.set_memory_manager("caching")
@@ -82,12 +82,12 @@ REDRAWN = """text => new Promise(resolve => {
 
 @pytest.fixture(scope="module")
 def notebook(lab: Lab, page: Page) -> Page:
-    """A page with the cells above, the first three run."""
+    """A page with the cells above, the first two run."""
     lab.write("controls.ipynb", *CELLS)
     lab.open(page, "controls.ipynb")
     page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
     page.wait_for_function(f"() => {COUNT} === {len(CELLS)}")
-    for number in range(3):
+    for number in range(2):
         page.evaluate(RUN, number)
     return page
 
@@ -123,10 +123,12 @@ def test_views_in_a_box_share_a_selection_by_linked_traits(notebook: Page, scree
     ops.scroll_into_view_if_needed()
     for view in (ops, memory, timeline):
         view.locator(".fl-status", has_text="sum").wait_for()
+    timeline.scroll_into_view_if_needed()  # out of sight it is not drawn
     timeline.get_by_text("The bars of sum stand out").wait_for()
+    ops.scroll_into_view_if_needed()
     ops.get_by_text("matmul", exact=True).first.click()
     memory.locator(".fl-status", has_text="matmul").wait_for()
-    timeline.scroll_into_view_if_needed()  # out of sight it is not drawn
+    timeline.scroll_into_view_if_needed()
     timeline.get_by_text("The bars of matmul stand out").wait_for()
     redrawn(page)
     page.screenshot(path=screenshots / "controls-views.png")
@@ -134,13 +136,19 @@ def test_views_in_a_box_share_a_selection_by_linked_traits(notebook: Page, scree
 
 
 @pytest.mark.timeout(120)
-def test_a_menu_swaps_the_manager_under_a_running_loop(notebook: Page) -> None:
+def test_a_menu_swaps_the_manager_under_a_running_loop_and_the_dashboard_marks_it(notebook: Page) -> None:
     page = notebook
+    page.evaluate(RUN, 3)
+    page.evaluate(RUN, 2)
+    page.wait_for_function("() => window.__flnb?.state === 'recording' && window.__flnb.step > 2")
     served = page.locator(".widget-label").last
     page.locator(".widget-dropdown select").last.scroll_into_view_if_needed()
     for name in ("best-fit", "caching", "best-fit"):
         page.locator(".widget-dropdown select").last.select_option(name)
         page.wait_for_function("([element, name]) => element.textContent === name", arg=[served.element_handle(), name])
-    page.evaluate(RUN, 3)
+    page.locator(".fl-root").last.scroll_into_view_if_needed()  # out of sight it is not drawn
+    for swap in ("best-fit → caching", "caching → best-fit"):
+        page.locator(f".fl-meta[title*='manager {swap}']").wait_for(state="attached")  # while the loop runs
+    page.evaluate(RUN, 4)
     page.get_by_text("ended: True selection: {'kind': 'op', 'label': 'matmul'").wait_for()
     assert not page.flnb_errors  # type: ignore[attr-defined]

@@ -158,6 +158,10 @@ def test_the_whole_notebook_runs_without_an_error(lab: Lab, training: Page) -> N
     errors = page.locator(".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr'], .jp-RenderedText")
     failed = [text for text in errors.all_inner_texts() if "Traceback" in text]
     assert not failed, failed[0]
+    dashboard(page).scroll_into_view_if_needed()
+    swaps = dashboard(page).locator(".fl-meta[title*='manager caching → best-fit'][title*='→ caching']")
+    swaps.wait_for(state="attached")  # the loop at the end swapped its manager, and the dashboard says when
+    assert (swaps.get_attribute("title") or "").count(" → ") == 3
     assert page.flnb_errors == []  # type: ignore[attr-defined]
 
 
