@@ -270,7 +270,7 @@ def test_what_is_wrong_is_said(pair: tuple[Recording, Recording]) -> None:
 def test_ops_are_compared_by_line_wherever_edits_have_moved_it() -> None:
     def run(above: str, size: int) -> Any:
         source = above + "flnb.exp(flnb.ones((size, size)))\nflnb.sin(flnb.ones(3))\n"
-        name = f"/home/me/{len(above)}/train.py"
+        name = f"/somewhere/{len(above)}/train.py"
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         with flnb.record(f"{size}") as run, flnb.step():
             exec(compile(source, name, "exec"), {"flnb": flnb, "size": size})
