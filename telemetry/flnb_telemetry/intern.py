@@ -184,7 +184,7 @@ class Catalog:
             known = np.array([self.scope, self.phase, self.line, self.stack])
             self.scope, self.phase, self.line, self.stack = np.concatenate([known, np.array(new).T], axis=1)
 
-    def told(self, name: str, first: int = 0) -> list[Any]:
+    def to_json(self, name: str, first: int = 0) -> list[Any]:
         """Return the items of table `name` from number `first` on, for JSON; control characters are escaped."""
         items: list[Any] = list(getattr(self, name).items[first:])
         if name == "plans":

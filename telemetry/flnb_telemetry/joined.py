@@ -63,7 +63,7 @@ class RankSource:
         self.live = Live(name, grad_interval=0.2 if frames else None)
         self._number = 0
         self._window = self.live.collectives.window
-        self._told: tuple[Any, ...] = ()
+        self._state_sent: tuple[Any, ...] = ()
         self._said = self._framed = 0
         self._halt = threading.Event()
         self._paused = False
@@ -113,10 +113,10 @@ class RankSource:
             live._fold()
             fresh, self._window.fresh = self._window.fresh or [], []
         states = known_states()
-        told = (live.events, live.state, states)
-        if not last and not fresh and told == self._told and now - self._said < IDLE * 1e9:
+        current = (live.events, live.state, states)
+        if not last and not fresh and current == self._state_sent and now - self._said < IDLE * 1e9:
             return None
-        self._told, self._said, self._number = told, now, self._number + 1
+        self._state_sent, self._said, self._number = current, now, self._number + 1
         facts = live.meta
         found: Message = {
             "type": "flnb.rank", "number": self._number, "name": live.name, "state": live.state,

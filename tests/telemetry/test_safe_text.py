@@ -88,7 +88,7 @@ def test_no_name_reaches_the_dashboard_raw(evil: Any) -> None:
         check(re.sub(r'"key": "[^"]*"', "", text))  # by which the browser asks for more
     catalog = Catalog(Table([EVIL]), Table([Plan(EVIL, "f", (), "", 0)]), Table([Context(EVIL, 0)]))
     for table in ("strings", "plans", "contexts"):
-        check(json.dumps(catalog.told(table), ensure_ascii=False))
+        check(json.dumps(catalog.to_json(table), ensure_ascii=False))
 
 
 def test_no_name_reaches_a_figure_raw(evil: Any) -> None:

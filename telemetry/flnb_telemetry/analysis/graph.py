@@ -292,7 +292,7 @@ def _leaves(ids: Ints, leaves: schema.Columns, sampled: schema.Columns) -> tuple
         leaves: the events that describe leaves.
         sampled: the `grad_stat` events of the backward pass.
     """
-    plan, told, parameter = (joined(ids, leaves["leaf"], leaves[name]) for name in ("plan", "name", "parameter"))
+    plan, named, parameter = (joined(ids, leaves["leaf"], leaves[name]) for name in ("plan", "name", "parameter"))
     name, known = (joined(ids, sampled["node"], sampled[name]) for name in ("name", "parameter"))
     gradients = _gradients(sampled, *located(sampled["node"], ids, sort=True))
-    return plan, np.where(told > 0, told, name), (parameter | known) > 0, gradients
+    return plan, np.where(named > 0, named, name), (parameter | known) > 0, gradients

@@ -257,8 +257,8 @@ class Memory:
 
     def locks(self, ns: int) -> dict[int, int]:
         """Return the number of locks that users hold on each locked block at a time (ns), by block id."""
-        told = {number: locks for t, number, locks in schema.tuples(self.locked, "t", "alloc_id", "locks") if t <= ns}
-        return {number: locks for number, locks in told.items() if locks}
+        newest = {number: locks for t, number, locks in schema.tuples(self.locked, "t", "alloc_id", "locks") if t <= ns}
+        return {number: locks for number, locks in newest.items() if locks}
 
     def at(self, t: float) -> MemoryState:
         """Return the state of memory after all events until `t`, in seconds since the recording began."""

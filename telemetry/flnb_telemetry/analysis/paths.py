@@ -48,7 +48,7 @@ def why(tape: Tape, x: Any) -> Why:
     if not len(place):
         return _cut(tape, asked)
     row = int(place[0])
-    return Why(True, tuple(_told(tape, step) for step in _way(tape, row if row < len(graph) else len(graph) - row - 1)))
+    return Why(True, tuple(_text(tape, step) for step in _way(tape, row if row < len(graph) else len(graph) - row - 1)))
 
 
 def _asked(tape: Tape, x: Any) -> int | Why:
@@ -106,7 +106,7 @@ def shortest(root: int, goal: int, above: Callable[[int], Iterable[int]]) -> lis
     return way[::-1]
 
 
-def _told(tape: Tape, row: int) -> str:
+def _text(tape: Tape, row: int) -> str:
     """Return a line of text about the node or leaf in a row: op or name, shape, scope, gradient norm.
 
     Leaf i has the row -1 - i.

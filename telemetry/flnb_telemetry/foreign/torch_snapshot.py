@@ -156,7 +156,7 @@ def _live(block: dict[str, Any], at: int, size: int, stacks: te.Stacks) -> Final
 def _recording(
     events: te.Events, states: list[tuple[Held, list[Final]]], stacks: te.Stacks, about: dict[str, Any]
 ) -> Recording:
-    start, end = _told(about, "start"), _told(about, "end")
+    start, end = _time_of(about, "start"), _time_of(about, "end")
     t = _times(events, start > 0)
     first, last = (int(t[0]), int(t[-1])) if len(t) else (0, 0)
     start = start if 0 < start <= first else first - 1
@@ -185,7 +185,7 @@ def _recording(
     return run
 
 
-def _told(about: dict[str, Any], name: str) -> int:
+def _time_of(about: dict[str, Any], name: str) -> int:
     """Return the time in ns that the field ``name`` of a snapshot has; 0 if ``about`` lacks this field.
 
     flnb writes the field as a tuple: whole µs, and further ns.

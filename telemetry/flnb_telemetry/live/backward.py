@@ -45,7 +45,7 @@ class Backwards:
         self._step = 0  # the beginning of the last step that has ended; 0 if there is none
         self._samples: Batches = []  # gradient records of the pass that is shown, and of later ones
         self._latest = self._failed_at = 0  # when the newest gradient was measured, when an op raised an error
-        self._told = (0, False)  # the newest gradient that was returned (ns), and whether its step had ended
+        self._sent_end = (0, False)  # the newest gradient that was returned (ns), and whether its step had ended
         self._before: LiveTape | None = None  # the newest tape
         self._final = 0  # the beginning of the last pass that was returned when complete
 
@@ -68,7 +68,7 @@ class Backwards:
         """Show the newest tape from now on, instead of an earlier tape with NaN or Inf."""
         if found := self._measured():
             self._samples = self._of(found[-1])
-            self._told, self._final = (0, False), 0
+            self._sent_end, self._final = (0, False), 0
 
     def news(
         self, steps: schema.Records, leaves: schema.Records, ended: bool
@@ -85,9 +85,9 @@ class Backwards:
         failed, t = self._failed_at > self._latest, max(self._latest, self._failed_at)
         over = ended or bool(len(steps) and steps[-1, 2] >= t)
         now = (t, over or failed)
-        if t == 0 or now == self._told or not (over or clock() - t >= QUIET):
+        if t == 0 or now == self._sent_end or not (over or clock() - t >= QUIET):
             return None, None
-        self._told = now
+        self._sent_end = now
         if failed:
             return self._tape(None, steps, leaves), None
         found = self._measured()

@@ -32,7 +32,7 @@ class Lives:
 
     def __init__(self) -> None:
         self.live = np.empty((0, WIDTH), np.int64)
-        self._told = np.empty(0, np.int64)  # the ids that existed at the last call of news
+        self._sent_ids = np.empty(0, np.int64)  # the ids that existed at the last call of news
         self._ended: list[Records] = []
 
     def fold(self, born: Records, ends: Records) -> None:
@@ -61,8 +61,8 @@ class Lives:
         """
         ended = np.concatenate([self.live[:0], *self._ended])
         rows = np.concatenate([ended, self.live])
-        born = rows[~_in(rows[:, ID], self._told)]
-        self._told, self._ended = self.live[:, ID], []
+        born = rows[~_in(rows[:, ID], self._sent_ids)]
+        self._sent_ids, self._ended = self.live[:, ID], []
         return rows, born, ended
 
 

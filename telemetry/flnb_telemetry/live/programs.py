@@ -110,7 +110,7 @@ class Kernels:
             if whole:
                 self.tally.settle(names[numbers[rows]], spent)
 
-    def told(self, first: int) -> dict[str, Any]:
+    def to_json(self, first: int) -> dict[str, Any]:
         """Return the kernels from the index `first` on, as JSON."""
         items = [
             {"name": safe_text(name), "plan": plan, "context": context}
@@ -152,7 +152,7 @@ def finished(source: Source) -> tuple[dict[str, Any], Arrays]:
     """Return a frame's section on the kernels of a recording that has ended (see protocol.ts), and their times."""
     kernels = Kernels(source.catalog)
     kernels.count(source.table("kernel"), source.table("op"), whole=True)
-    return {"kernels": kernels.told(0)}, kernels.tally.columns("kernel")
+    return {"kernels": kernels.to_json(0)}, kernels.tally.columns("kernel")
 
 
 class LivePrograms:
@@ -160,7 +160,7 @@ class LivePrograms:
 
     def __init__(self, catalog: Catalog) -> None:
         self.kernels = Kernels(catalog)
-        self._events = self._sent_events = self._due = self._told = 0
+        self._events = self._sent_events = self._due = self._sent_kernels = 0
 
     def take(self, batches: Batches) -> None:
         """Receive the next records, in pairs of a thread's number and its records."""
@@ -181,7 +181,7 @@ class LivePrograms:
         if not keyframe and (self._events == self._sent_events or clock() < self._due):
             return {}, {}
         self._sent_events, self._due = self._events, clock() + EVERY
-        self._told = 0 if keyframe else self._told
-        about = {"kernels": self.kernels.told(self._told)}
-        self._told = len(self.kernels.items)
+        self._sent_kernels = 0 if keyframe else self._sent_kernels
+        about = {"kernels": self.kernels.to_json(self._sent_kernels)}
+        self._sent_kernels = len(self.kernels.items)
         return about, self.kernels.tally.columns("kernel")

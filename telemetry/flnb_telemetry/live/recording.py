@@ -91,7 +91,7 @@ class LiveRecording(Live):
 
         The first frame, which has everything but the memory, is yielded before the memory is analysed.
         """
-        self._told.clear()
+        self._sent_names.clear()
         self.history.sent.clear()
         counters = self._counters(self.end or 0, False)
         about, columns = livecollectives.finished(self.recording.joined or self.recording, self.start, self.end or 0)

@@ -71,8 +71,8 @@ class LiveTape:
         rows = np.flatnonzero(graph.gradient.seen)
         columns = (graph.context, graph.plan, graph.gradient.bad, graph.gradient.norm)
         nodes = zip(*(column[rows].tolist() for column in columns), strict=True)
-        told = [{"context": c, "plan": p, "bad": bad, "norm": _number(norm)} for c, p, bad, norm in nodes]
-        return self._head() | {"nodes": told}
+        items = [{"context": c, "plan": p, "bad": bad, "norm": _number(norm)} for c, p, bad, norm in nodes]
+        return self._head() | {"nodes": items}
 
     def _head(self) -> dict[str, Any]:
         """Return the step, and the gradient norm over all parameters, or over all leaves if none is a parameter."""
@@ -183,19 +183,19 @@ class LiveTape:
     def _node(self, row: int) -> dict[str, Any]:
         node = self.tape.nodes[row]
         keys = ("id", "plan", "context", "parents", "forward_ns", "backward_ns", "saved", "bad", "numel")
-        told = {key: getattr(node, key) for key in keys}
-        told |= {"at": row, "norm": _number(node.norm), "health": int(self.graph.health[row])}
+        description = {key: getattr(node, key) for key in keys}
+        description |= {"at": row, "norm": _number(node.norm), "health": int(self.graph.health[row])}
         if node.line:
-            told["line"] = safe_text(_brief(node.line))
+            description["line"] = safe_text(_brief(node.line))
         failure = self.tape.failure
         if failure is not None and failure.node == node.id:
-            told["failed"] = failure._asdict() | {"message": safe_lines(failure.message)}
-        return told
+            description["failed"] = failure._asdict() | {"message": safe_lines(failure.message)}
+        return description
 
     def _leaf(self, row: int) -> dict[str, Any]:
         leaf = self.tape.leaves[row]
-        told = {key: getattr(leaf, key) for key in ("id", "parameter", "plan", "bad")}
-        return told | {"name": safe_text(leaf.name), "norm": _number(leaf.norm)}
+        description = {key: getattr(leaf, key) for key in ("id", "parameter", "plan", "bad")}
+        return description | {"name": safe_text(leaf.name), "norm": _number(leaf.norm)}
 
     def _items(self, group: Group, items: list[Group | int]) -> list[int | dict[str, Any]]:
         """Return the items of a level as JSON: the rows of nodes as they are, groups as dicts."""

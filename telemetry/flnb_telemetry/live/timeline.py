@@ -162,7 +162,7 @@ class LiveTimeline:
         if keyframe or began >= self._whole_due:
             windows = {"whole": self._whole(now)} | windows
             self._whole_due = began + WHOLE_EVERY
-        about, arrays = self._told(windows, now)
+        about, arrays = self._describe(windows, now)
         self._due = clock() + max(WHOLE_EVERY if self._hidden(began) else EVERY, 19 * (thread_time_ns() - spent))
         return {"timeline": about}, {f"timeline.{name}": column for name, column in arrays.items()}
 
@@ -182,7 +182,7 @@ class LiveTimeline:
                 begin = max(begin, int(row.events.bars[T0, -NEWEST]))
         return begin, now, 1
 
-    def _told(
+    def _describe(
         self, windows: dict[str, tuple[int, int, int]], now: int, older: Timeline | None = None
     ) -> tuple[dict[str, Any], Arrays]:
         """Return a description of windows for JSON, and their bars as columns.
@@ -260,7 +260,7 @@ class LiveTimeline:
             now = self.run.end or max(self.last, clock())
             window = (begin, min(end, now), max(1, (end - begin) // wide))
             older, lacking = self._read(*window) if request.get("older") else (None, {})
-            about, arrays = self._told({"window": window}, now, older)
+            about, arrays = self._describe({"window": window}, now, older)
             about["pieces"][0] |= lacking
             return found | about | {"columns": arrays}
         return found | self.queries.answer(request)

@@ -84,7 +84,7 @@ class Live(Run):
         self._small_bytes = 0
         self._drop_times: list[int] = []
         self.history = History(self)
-        self._told: Counter[str] = Counter()  # the numbers of names sent so far
+        self._sent_names: Counter[str] = Counter()  # the numbers of names sent so far
         self._table_due = 0.0
         self._rate: deque[tuple[int, int, int]] = deque(maxlen=24)  # (time, events, frames) of the last frames
         self._tape: LiveTape | None = None
@@ -204,7 +204,7 @@ class Live(Run):
             self._fold()
             keyframe = keyframe or self.memory.incomplete or not self._sequence
             if keyframe:
-                self._told.clear()
+                self._sent_names.clear()
                 self.history.sent.clear()
             arrays, thinned = self.memory.news(keyframe, self.start)
             now = clock()
@@ -371,10 +371,10 @@ class Live(Run):
         self.catalog.refresh()
         found: dict[str, Any] = {}
         for name in ("strings", "plans", "contexts"):
-            first = self._told[name]
-            if items := self.catalog.told(name, first):
+            first = self._sent_names[name]
+            if items := self.catalog.to_json(name, first):
                 found[name] = {"first": first, "items": items}
-                self._told[name] += len(items)
+                self._sent_names[name] += len(items)
         return found
 
 
