@@ -54,7 +54,7 @@ class Statistics:
 
     def __init__(self, root: int, cotangent: Any) -> None:
         self._root, self._t = root, clock()
-        self._told = self._found = False
+        self._emitted = self._found = False
         self.alarms: list[str] = []
         self.left = LIMIT if bus.want_grad_stats or any_bad([cotangent._data]) else 0
         bus.want_grad_stats = False
@@ -123,7 +123,7 @@ class Statistics:
         lanes = bus.lanes
         if lanes is None:
             return
-        if not self._told:
+        if not self._emitted:
             if not any_bad([g._data for _, g in reached]):
                 return
             bus.want_grad_stats = True  # its beginning was missed: look at the next pass from its start
@@ -137,8 +137,8 @@ class Statistics:
         lanes = bus.lanes
         if lanes is None:
             return
-        if not self._told:
-            self._told = True
+        if not self._emitted:
+            self._emitted = True
             lanes.lane.emit(schema.WALK, self._t, self._root)
         lanes.lane.emit(code, clock(), node, *words)
 

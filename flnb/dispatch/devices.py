@@ -216,7 +216,7 @@ class Watch:
         self.lock = RLock()
         self._anchor: Anchor | None = None
         self._anchor_due = self._idle = self._info = 0
-        self._told: Any = None
+        self._described: Any = None
 
     def begin(self, stream: int) -> Task:
         """Begin a task in a stream, and emit the times of earlier tasks that are done."""
@@ -238,8 +238,8 @@ class Watch:
     def describe(self, lane: Lane | None = None) -> None:
         """Emit the device's description to all recordings if it has changed, and to ``lane``, if given, in any case."""
         emulated = self.driver.emulated
-        if emulated != self._told or not self._info:
-            self._told, (order, seed) = emulated, emulated or ("", 0)
+        if emulated != self._described or not self._info:
+            self._described, (order, seed) = emulated, emulated or ("", 0)
             name = self.driver.name(self.ordinal)
             self._info = intern.devices.id_of(
                 device_words.DeviceInfo(self.place, name, emulated is not None, order, seed)

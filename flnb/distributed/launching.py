@@ -78,7 +78,7 @@ class End(NamedTuple):
     time: float
     status: int
     rank: int
-    told: bool
+    signalled: bool
     stopped: bool
 
     @property
@@ -122,10 +122,10 @@ def _ends(folder: str) -> list[End]:
     for kind in ("ended", "stopped"):
         for path in Path(folder).glob(f"{kind}_*"):
             rank = int(path.name.partition("_")[2])
-            moment, status, told = path.read_text().split()
+            moment, status, signals = path.read_text().split()
             stopped = kind == "stopped"
             found[rank] = End(
-                float(moment), 128 + signal.SIGKILL if stopped else int(status), rank, told != "0", stopped
+                float(moment), 128 + signal.SIGKILL if stopped else int(status), rank, signals != "0", stopped
             )
     return sorted(found.values())
 
@@ -181,7 +181,7 @@ def _report(folder: str, ends: list[End], code: int, report: Path, signals: list
     world: list[Any] = boards[0] if boards else []
     gave_up = {row["rank"] for row in world if row["state"] == STATES[GAVE_UP]}
     failed = [end for end in ends if end.status]
-    own = [end for end in failed if end.stopped or not (end.told or end.rank in gave_up)]
+    own = [end for end in failed if end.stopped or not (end.signalled or end.rank in gave_up)]
     own = [end for end in own if not signals or end.time < signals[0][0]]
     _complete(boards, ends)
     where = _write(report, json.dumps({"ended": [_shown(end) for end in ends], "groups": boards}, indent=1))
@@ -206,7 +206,8 @@ def _report(folder: str, ends: list[End], code: int, report: Path, signals: list
 def _shown(end: End) -> dict[str, Any]:
     """Return how a rank ended as a JSON object for `flight.json`."""
     return {
-        "rank": end.rank, "time": end.time, "status": end.status, "how": end.how, "told_to_end_by_mpiexec": end.told,
+        "rank": end.rank, "time": end.time, "status": end.status, "how": end.how,
+        "told_to_end_by_mpiexec": end.signalled,
     }  # fmt: skip
 
 

@@ -55,10 +55,10 @@ def watch(command: list[str]) -> int:
     readers = [threading.Thread(target=_relay, args=(each, to, place), daemon=True) for each, to in streams]
     for reader in readers:
         reader.start()
-    told: list[int] = []
+    signals: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
-        told.append(number)
+        signals.append(number)
         rank.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,7 +72,7 @@ def watch(command: list[str]) -> int:
         _note(f"stopped_{place}", 0, [])
     code = rank.returncode = os.waitstatus_to_exitcode(ended)
     status = code if code >= 0 else 128 - code
-    _note(f"ended_{place}", status, told)
+    _note(f"ended_{place}", status, signals)
     for reader in readers:
         reader.join(GRACE)  # a process that the rank has left may hold the other end
     folder = os.environ.get("FLNB_FLIGHT", "")
@@ -106,17 +106,17 @@ def _write(to: int, text: bytes) -> None:
             text = text[os.write(to, text) :]
 
 
-def _note(name: str, status: int, told: list[int]) -> None:
+def _note(name: str, status: int, signals: list[int]) -> None:
     """Record for `flnb launch` when and how the rank ended.
 
     Args:
         name: the name of the file to write.
         status: the rank's exit status.
-        told: the numbers of the signals that the nanny has forwarded to the rank.
+        signals: the numbers of the signals that the nanny has forwarded to the rank.
     """
     if folder := os.environ.get("FLNB_FLIGHT"):
         aside = Path(folder, f".{name}")
-        aside.write_text(f"{time.time()} {status} {len(told)}")
+        aside.write_text(f"{time.time()} {status} {len(signals)}")
         aside.replace(Path(folder, name))
 
 

@@ -107,9 +107,9 @@ def _start_exchange(rendezvous: Rendezvous, handle: int, host: int, timeout: flo
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
-    with process.stdin as given, process.stdout as told:
+    with process.stdin as given, process.stdout as answers:
         print(json.dumps(settings), file=given, flush=True)
-        port = told.readline()
+        port = answers.readline()
     if not port:
         raise RuntimeError(f"the process that reports to other hosts ended with status {process.wait()}")
     if host == 0:
@@ -177,20 +177,20 @@ def main() -> None:
 
     Before that, print the number of the port on which the server listens, or 0 on a host without the server.
     """
-    told = json.loads(sys.stdin.readline())
-    nbytes, host = Board.nbytes(told["size"]), told["host"]
-    exchange = Exchange(Board(mmap.mmap(told["handle"], nbytes), host, told["size"], process_alive, host), host)
-    token = told["token"].encode()
+    request = json.loads(sys.stdin.readline())
+    nbytes, host = Board.nbytes(request["size"]), request["host"]
+    exchange = Exchange(Board(mmap.mmap(request["handle"], nbytes), host, request["size"], process_alive, host), host)
+    token = request["token"].encode()
     if host == 0:
-        server = socket.create_server((told["address"], told["port"]))
+        server = socket.create_server((request["address"], request["port"]))
         serve(server, token, exchange.serve)
         print(server.getsockname()[1], flush=True)
     else:
-        connection = connect((told["address"], told["port"]), token, SILENCE)
+        connection = connect((request["address"], request["port"]), token, SILENCE)
         exchange.heard[0] = time.monotonic()
         print(0, flush=True)
         threading.Thread(target=exchange.ask, args=(connection,), daemon=True).start()
-    exchange.watch(told["parent"])
+    exchange.watch(request["parent"])
 
 
 if __name__ == "__main__":

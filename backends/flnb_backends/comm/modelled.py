@@ -129,8 +129,8 @@ class Modelled(Forwarding):
         Ranks exchange the times at which they called. From these times each rank computes when the transfer ends.
         """
         begins = np.empty(self.size)
-        told = self.inner.all_gather(np.array([clock()]), begins)
-        transfer = Transfer(self, All([work, told]), begins, self.topology.seconds(op, nbytes, self.size))
+        exchange = self.inner.all_gather(np.array([clock()]), begins)
+        transfer = Transfer(self, All([work, exchange]), begins, self.topology.seconds(op, nbytes, self.size))
         self._waiting.append(transfer)
         return transfer
 

@@ -39,9 +39,9 @@ def needs(driver: Driver, kernel: int, threads: int, shared: int) -> Needs:
 
     This function never raises; a number that the driver does not report is -1, such as an emulated device's registers.
     """
-    registers = _told(driver, "cuFuncGetAttribute", REGISTERS, kernel)
-    static = _told(driver, "cuFuncGetAttribute", SHARED, kernel)
-    resident = _told(driver, "cuOccupancyMaxActiveBlocksPerMultiprocessor", kernel, threads, shared)
+    registers = _query(driver, "cuFuncGetAttribute", REGISTERS, kernel)
+    static = _query(driver, "cuFuncGetAttribute", SHARED, kernel)
+    resident = _query(driver, "cuOccupancyMaxActiveBlocksPerMultiprocessor", kernel, threads, shared)
     if resident < 0:
         return Needs(registers, static, -1, -1, "")
     device = driver.current()
@@ -61,7 +61,7 @@ def needs(driver: Driver, kernel: int, threads: int, shared: int) -> Needs:
     return Needs(registers, static, resident, have[THREADS_OF_ALL], limit)
 
 
-def _told(driver: Driver, call: str, *arguments: Any) -> int:
+def _query(driver: Driver, call: str, *arguments: Any) -> int:
     """Return the number that a driver call reports, or -1 if the call fails."""
     found = c_int()
     return -1 if driver.try_call(call, byref(found), *arguments) else found.value
