@@ -37,10 +37,13 @@ def show(figure: Any) -> None:
     if not bundle:  # in a terminal, say, where figures open in a browser
         type(figure)._ipython_display_(figure)
         return
-    picture, about = png.bundle(svg(figure))
-    if PLOTLY in bundle:
-        bundle.pop("text/html", None)
-    display.publish_display_data({**picture, **bundle}, about)
+    picture, about = svg(figure), dict[str, Any]()
+    if PLOTLY in bundle:  # beside an image/png, JupyterLab would draw the figure only after a click
+        bundle["text/html"] = png.as_image(picture)
+    else:
+        image, about = png.bundle(picture)
+        bundle |= image
+    display.publish_display_data(bundle, about)
 
 
 def svg(figure: Any) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from flnb_telemetry import quantity
+from flnb_telemetry.intern import Frame
 
 import flnb
 from tests.browser.stage import Stage, remembered
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.recording import Recording
     from playwright.sync_api import Page
-
-
-class Line(NamedTuple):
-    """One line of a call stack."""
-
-    name: str
-    filename: str
-    line: int
 
 
 TIMELINE = 'canvas[aria-label^="Memory by category"]:visible'
@@ -40,7 +33,9 @@ def stage(page: Page) -> Stage:
 def run() -> Recording:
     run = remembered(20_000, live=400, capacity=64 << 20)
     numbers = set(run.table("alloc")["context"].tolist())
-    run.catalog.stacks = {i: (Line("forward", "/project/net.py", i), Line("<module>", "train.py", 7)) for i in numbers}
+    run.catalog.stacks = {
+        i: (Frame("forward", "/project/net.py", i), Frame("<module>", "train.py", 7)) for i in numbers
+    }
     return run
 
 

@@ -86,19 +86,18 @@ def as_images(html: str) -> str:
     SVG elements without a namespace, ornaments of a text such as a histogram, remain. HTML is returned as it is where
     no PNG can be made.
     """
-    try:
-        return re.sub(r"<svg xmlns=.*?</svg>", _image, html, flags=re.DOTALL)
-    except (ImportError, RuntimeError):
-        return html
+    return re.sub(r"<svg xmlns=.*?</svg>", lambda found: as_image(found.group()), html, flags=re.DOTALL)
 
 
-def _image(found: re.Match[str]) -> str:
-    """Return the HTML element that shows an SVG element, the text of a match, as an image of the same size."""
-    element = found.group()
+def as_image(element: str) -> str:
+    """Return the HTML element that shows an SVG element as a PNG image of the same size; see `as_images`."""
     head = element[: element.index(">")]
     width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)[0]
     label = "".join(re.findall(r' aria-label="([^"]*)"', head))
     sized = re.sub(r' (width|height|style)="[^"]*"', "", head, count=3)
-    content = png(f'{sized} width="{width}" height="{height}" color="#222"{element[element.index(">") :]}')
+    try:
+        content = png(f'{sized} width="{width}" height="{height}" color="#222"{element[element.index(">") :]}')
+    except (ImportError, RuntimeError):
+        return element
     source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     return f'<img alt="{label}" width="{width}" height="{height}" src="{source}" style="display:block;margin:6px 0">'
