@@ -115,7 +115,7 @@ class Tensor:
 
     @property
     def device(self) -> str:
-        """Name of the device that holds the buffer: "cpu"."""
+        """The name of the device that holds a tensor's buffer; always "cpu" for this class."""
         return "cpu"
 
     def data_of(self, backend: TensorBackend) -> Any:

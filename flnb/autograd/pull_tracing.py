@@ -100,7 +100,7 @@ def branches_of(plan: Plan, saved: Sequence[Any]) -> list[Branch]:
 
 
 def _single(plan: Plan) -> list[Branch]:
-    """Trace the gradient functions of an op's inputs: for two inputs together, and for each input alone."""
+    """Trace the gradient function of each input of an op; if exactly two need gradients, also both in one branch."""
     wanted = [i for i, pull in enumerate(plan.pulls) if pull is not None and isinstance(plan.specs[i], Spec)]
     branches = [
         _traced(

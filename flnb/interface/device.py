@@ -147,7 +147,7 @@ class MemoryDevice(Part, kind="memory device", slot="device"):
 
     @reserved.setter
     def reserved(self, nbytes: int) -> None:
-        """Set the number of bytes reserved now, for memory that was reserved without a lease."""
+        """Set the total of all reserved bytes; the difference counts as memory that no manager reserved."""
         self._apart += nbytes - self.reserved
 
     def reserve(self, nbytes: int) -> Segment:

@@ -99,8 +99,8 @@ def _foot(answers: RunAnswers) -> Iterator[str]:
 def _known(answers: RunAnswers) -> dict[str, Any]:
     """Return the data that a page, which has no server to ask, would request later.
 
-    These are "tape", the contents of the tape's modules (None if no tape was recorded), and "stacks", a dict from the
-    number of a telemetry context to the lines of its call stack.
+    These are "tape", the nodes inside of each module that the tape shows as one box (None if no tape was recorded), and
+    "stacks", a dict from the number of a telemetry context to the lines of its call stack.
     """
     run = answers.frames[0]
     contexts = list(run.recording.stacks)[:MOST_STACKS]

@@ -317,8 +317,8 @@ class Recording(Exports, Run):
     def tape(self) -> tape.Tape:
         """The tape (the graph of differentiated ops) of the last backward pass whose gradient norms were measured.
 
-        If passes had NaN or Inf, it is the tape of the pass in which NaN or Inf last began. `.step(i)` returns the tape
-        of another step.
+        If gradients became NaN or Inf, it is instead the tape of the first pass with NaN or Inf after the last pass
+        without. `.step(i)` returns the tape of another step.
         """
         return self._cached("tape", lambda table: tape.of(table, self.start, self.catalog))
 

@@ -61,7 +61,7 @@ class Reserved(Fitting):
         if device.capacity is None:
             raise ValueError(
                 f"flnb: {name} is {given!r}, a share of a capacity, but the device {device.name!r} has none: "
-                f"give bytes such as reserve='8GiB', or the device a capacity"
+                f"pass bytes such as reserve='8GiB', or make the device with a capacity"
             )
         step = int(device.granularity)
         return max(1, int(share * device.capacity) // step) * step

@@ -372,7 +372,7 @@ class DeferredBackend(meta.MetaBackend):
         return np.array(self.to_numpy(buffer), order="C")
 
     def adopt(self, buffer: Any, family: str) -> Any:
-        """Return a buffer with a copy of an array of the computing backend; None for a buffer of another family.
+        """Convert an array of the computing backend, by a copy, to a buffer of this backend; None for other families.
 
         The array is copied because the program may write to it later.
         """

@@ -303,13 +303,15 @@ class Timeline:
 
     @staticmethod
     def _extended(row: Row, events: Bars, pairs: Ints, breaks: NDArray[np.bool_]) -> Bars:
-        """Merge consecutive events with equal pairs; the last merged event stays open, because it may continue.
+        """Merge consecutive events of the same op in the same context, and return all but the last one.
+
+        The last one may continue, so it is stored in the row.
 
         Args:
             row: the row to which the events belong; its open event is continued.
             events: the events, shape (5, n).
-            pairs: the pair of each event (see `bars.pair`).
-            breaks: the events that begin a new bar even if the pair is the same.
+            pairs: the op and context of each event as one number (see `bars.pair`).
+            breaks: the events that begin a new bar even if op and context are the same.
         """
         t0, t1 = events[T0], events[T1]
         if row.open is not None:
