@@ -184,7 +184,7 @@ class Keeping(PackingTape):
         return recorded
 
     def settle(self) -> None:
-        """Move all idle blocks now, except those saved last."""
+        """Move all idle blocks to the store now, except the `keep_last` that were saved last."""
         idle = []
         for key, reference in list(self._waiting.items()):
             held = reference()

@@ -115,8 +115,9 @@ def _batch(name: str, content: bytes) -> tuple[np.ndarray[Any, Any], np.ndarray[
     got = (width, dtype.args[0], by_columns, labels.shape)
     if got != expected or not ((labels >= 0) & (labels < len(CIFAR10_CLASSES))).all():
         raise ValueError(
-            f"flnb: cifar10: {name}: expected (bytes per image, dtype, whether column-major, shape of the labels) = "
-            f"{expected} and labels from 0 to 9, got {got} and labels {labels.ravel()[:4].tolist()} ...; {ANEW}"
+            f"flnb: cifar10: {name}: expected {rows} images of 3072 bytes (uint8) in rows and {rows} labels from 0 "
+            f"to 9, got {width} bytes each, dtype {dtype.args[0]}, labels of shape {labels.shape} from "
+            f"{labels.min(initial=0)} to {labels.max(initial=0)}; {ANEW}"
         )
     return images, labels
 

@@ -61,7 +61,7 @@ class Effects:
         self._numbers: dict[Any, tuple[Tensor, ...]] = {}
 
     def uses(self, leaf: Any) -> None:
-        """Store that the step reads a leaf, or another tensor, unless the step itself has computed it."""
+        """Store that the step reads a tensor ``leaf``, unless the step itself has computed it."""
         if leaf._node is not None:
             self.used.setdefault(id(leaf._node), leaf)
         elif families[leaf._spec.kind].programs:

@@ -302,7 +302,10 @@ def caller() -> str:
 
 
 def where(code: Any, lasti: int) -> str:
-    """Return a node's location as text for an error message: ``file:line: source``, one line for each frame."""
+    """Return the code and offset that a node stores as text for an error message: ``file:line: source``.
+
+    If the node stores a call stack, the text has one line for each frame.
+    """
     return "\n    from ".join(map(str, lines(code, lasti))) or "an unknown line"
 
 

@@ -117,9 +117,9 @@ class State:
         return method
 
     def offers(self, plan: Any, index: int) -> bool:
-        """Return whether the backend has a method for the composite op, or composite's gradient, number ``index``.
+        """Return whether the backend has a method for a composite, or for a gradient of one, in the dtype of ``plan``.
 
-        False if the method does not compute in the dtype of ``plan``, the plan of the call.
+        ``index`` is the number of the composite or the gradient in the op table, ``plan`` is that of the call.
         """
         return self.table[index] is not None and plan.spec.dtype.char in self.backend.whole_dtypes
 

@@ -62,7 +62,10 @@ def zero_memory(dry_run: Any, ranks: int) -> ZeroMemory:
     """
     memory, steps = dry_run.whole.memory, dry_run.whole.table("step")
     if not len(steps["t1"]):
-        raise ValueError("zero_memory: the dry run has no training step: call an optimizer in it, or name a recipe")
+        raise ValueError(
+            "zero_memory: the dry run has no training step: call an optimizer in its function, or pass dry_run the "
+            "name of a recipe"
+        )
     block, catalog = memory.block, memory.catalog
     rows = memory.live(int(steps["t1"].max()))
     held: dict[str, list[tuple[int, int]]] = {name: [] for name in ("parameter", "gradient", "optimizer_state")}

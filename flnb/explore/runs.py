@@ -273,7 +273,7 @@ def compare_runs(a: Any, b: Any, *, by: str = "scope", least: float = 1.1, peaks
 
 
 def _repeats(a: dict[tuple[str, str], Work], b: dict[tuple[str, str], Work]) -> float:
-    """Return the ratio of run B's calls to run A's that more than half of the common ops have; 1 if there is none."""
+    """Return how many times more calls run B has, if this ratio is equal for most of the common ops; else 1."""
     ratios = Counter(b[key].calls / a[key].calls for key in a if key in b)
     ratio, count = max(ratios.items(), key=lambda each: each[1], default=(1.0, 0))
     return ratio if 2 * count > ratios.total() else 1.0

@@ -284,7 +284,7 @@ def public(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rename(error: Exception, name: str) -> None:
-    """Let an error's message begin with ``name`` instead of another function's name; errors of ops have a name."""
+    """Let an error's message begin with ``name``, in place of the name of the op that raised it."""
     text = str(error)
     first, colon, rest = text.partition(": ")
     if colon and first in _NAMES:

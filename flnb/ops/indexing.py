@@ -165,7 +165,7 @@ def _index_tensors(k: Any, shape: tuple[int, ...], axis: int) -> list[Any]:
         extents = shape[axis : axis + given.ndim]
         if any(n not in (0, m) for n, m in zip(given.shape, extents, strict=True)):  # an empty mask selects nothing
             raise IndexError(
-                f"getitem: got a mask of shape {given.shape}, expected {extents}, the extents of the axes from {axis} on"
+                f"getitem: got a mask of shape {given.shape}, expected {extents}, the extents from axis {axis} on"
             )
         return [asarray(i) for i in _positions(given._values() if isinstance(given, Tensor) else given)]
     if given.size == 0:

@@ -31,7 +31,7 @@ def _leave(block: WithBlock[Any], _: object = None, error: BaseException | None 
 
 
 class _Watch(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to the bound ``__exit__`` of a `WithBlock`, to notice when that object is dropped."""
+    """A weak reference to the bound method ``__exit__`` of a `WithBlock`, to notice when the method is dropped."""
 
     __slots__ = ("block",)
     block: WithBlock[Any]

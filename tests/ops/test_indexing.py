@@ -92,7 +92,7 @@ def test_truth_values_keep_all_or_nothing(key):
 
 def test_a_mask_of_an_empty_extent_selects_nothing():
     assert flnb.ones((3, 2))[flnb.zeros((0,), dtype=bool)].shape == (0, 2)
-    with pytest.raises(IndexError, match=r"a mask of shape \(2,\), expected \(3,\), the extents of the axes from 0 on"):
+    with pytest.raises(IndexError, match=r"a mask of shape \(2,\), expected \(3,\), the extents from axis 0 on"):
         flnb.ones((3, 2))[flnb.zeros((2,), dtype=bool)]
 
 

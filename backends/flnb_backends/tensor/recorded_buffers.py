@@ -50,11 +50,11 @@ class Buffer(meta.Buffer):
 
     Attributes:
         place: the backend that computes the buffer's values, and the memory manager that allocates them.
-        value: the present value, computed or not yet computed; views have none.
+        value: the present value, computed or not yet computed; not set for views, whose value is made when it is read.
         steps: for a view, the op and the attributes that make it from its base.
-        last: for a view, weak references to two values at the time of its last read: the base's and the view's.
-        mark: what a `Replay` compares: the present value, or the `Leaf` that stands for it. None for views, for
-            example, whose values must be compared in another way.
+        last: for a view that was read, weak references to the values of its base and of itself at that time.
+        mark: what a `Replay` compares: the present value, or the `Leaf` that stands for it; None if the `Replay` must
+            look further, for example for views.
         held: a weak reference to this buffer, the `Value.holder` of its values.
         entry: for a buffer of a `Replay`, until it is written again, the op that computes its value; else None.
     """

@@ -48,8 +48,8 @@ class Reason(NamedTuple):
 def reasons(calls: Collectives) -> dict[int, Reason]:
     """Return the reasons why ranks were late, by call number, for the calls that cost most.
 
-    Calls of a rank since the same meeting (the last call in which a rank waited) share one reason, for example the
-    calls for one backward's gradient buckets.
+    All calls of a rank up to the next call in which it waits for others share one reason, for example the calls for the
+    gradient buckets of one backward.
     """
     if not len(calls) or len(calls.ranks) < 2:
         return {}

@@ -273,8 +273,8 @@ def _with_final(block: Columns, final: list[Final], start: int) -> Columns:
 def _catalog(stacks: te.Stacks) -> tuple[Catalog, Ints, Ints]:
     """Return a catalog of plans (op, shape) and contexts, and each call stack's plan id and context id.
 
-    The scope of PyTorch's own stacks is the user's frame, "train.py:12:forward"; their line is "train.py:12: forward".
-    Stacks that flnb wrote begin with a frame of the op and its scope, which is not stored as part of the stack.
+    Scope and line of a stack that PyTorch wrote are those of the user's innermost frame. A stack that flnb wrote begins
+    with a frame that has the op and the scope; this frame is not stored as part of the stack.
     """
     contexts, plans = list[Context](), Table([Plan("", "", (), "", 0)])
     of_stack, called = [], {}

@@ -123,7 +123,7 @@ def _placed(image: str, width: float, height: float, top: float) -> str:
 
 
 def text_lines(lines: Sequence[str], code: bool = False) -> str:
-    """Return lines of text as a picture; long lines are wrapped, or made smaller for text of `code`, as tables are."""
+    """Return lines of text as a picture; long lines are wrapped, or with ``code`` made smaller."""
     most = max([LETTERS, *map(len, lines)]) if code else LETTERS
     wrapped = [part for line in lines for part in textwrap.wrap(line, most, drop_whitespace=not code) or [""]]
     size = min(11.0, (WIDTH - 4) / (0.61 * most)) if code else 11

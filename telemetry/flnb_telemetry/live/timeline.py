@@ -51,7 +51,7 @@ EVERY, WHOLE_EVERY = 40_000_000, 1_000_000_000
 
 
 class LiveTimeline:
-    """The timeline of a live view or of a recording: receives events, makes the sections of frames, answers requests.
+    """The timeline of a live view or of a recording: receives events, describes them for browsers, answers requests.
 
     Args:
         run: the view, which has the names behind ids; times are counted from its `start`.
