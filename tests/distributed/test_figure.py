@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from flnb_telemetry.ranks import Ranks
+from flnb_telemetry.recording import Recording
 
 from flnb import plot
 from tests.distributed.test_collectives import Columns, joined
@@ -23,8 +23,7 @@ def draw(monkeypatch: pytest.MonkeyPatch) -> Any:
     def drawn(*ranks: Columns, **options: Any) -> Any:
         calls = joined(*ranks)
         monkeypatch.setattr("flnb.plot.ranks.joined", lambda _: calls)
-        run: Any = SimpleNamespace(name="by hand")
-        return plot.collectives(run, **options)
+        return plot.collectives(Recording("by hand"), **options)
 
     return drawn
 
