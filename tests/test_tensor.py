@@ -134,7 +134,7 @@ def test_masks_read_and_write():
         ((0, 0, 0), r"3 indices for a tensor of 2 dimensions, shape \(2, 3\)"),
         (2, r"index 2 is out of range for axis 0 of shape \(2, 3\)"),
         ([0, 5], r"indices 0 to 5 are out of range for axis 0"),
-        (np.array([True, False, True]), r"a mask of shape \(3,\) does not fit"),
+        (np.array([True, False, True]), r"a mask of shape \(3,\), expected \(2,\)"),
         (1.5, "cannot index with float"),
         ("a", "cannot index with str"),
         ((..., ...), r"expected at most one \.\.\. in an index, got 2"),

@@ -116,7 +116,7 @@ def test_a_manager_that_needs_a_capacity_does_not_abort_the_others() -> None:
     assert "'reserved' cannot be created for the simulated device" in why
     assert "a share of a capacity, but the device 'simulated' has none" in why
     for shown in (repr(found).replace("\n", " "), found._repr_html_()):
-        assert "give bytes such as reserve=" in shown
+        assert "pass bytes such as reserve=" in shown
     with pytest.raises(ValueError, match="a share of a capacity, but the device 'simulated' has none"):
         flnb.memory.replay(trace, "reserved")
     assert flnb.memory.replay(trace, ["reserved:reserve=8MiB"])["reserved(reserve=8MiB)"].peak_reserved == 8 * MIB
