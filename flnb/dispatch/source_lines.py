@@ -72,11 +72,15 @@ def outside(frame: FrameType | None) -> Any:
     """
     if own.full:
         return Stack(tuple(user_frames(frame)), -1)
-    start, innermost = frame, None
-    while frame is not None and own[name := frame.f_code.co_filename]:
-        innermost = innermost or (None if is_own(name) else frame)
-        frame = frame.f_back
-    return frame or innermost or start
+    found = frame
+    while found is not None and own[found.f_code.co_filename]:
+        found = found.f_back
+    if found is not None:
+        return found
+    found = frame
+    while found is not None and is_own(found.f_code.co_filename):
+        found = found.f_back
+    return found or frame
 
 
 class _Users(dict[str, int]):
