@@ -160,8 +160,8 @@ def _set(full: bool) -> None:
 class _Known(dict[Any, int]):
     """The contexts that differ from the context ``plain`` in the user's line only, by location.
 
-    The key of a location is ``id(code) + offset``, an address inside of the code object, which `_located` keeps alive.
-    The key of a call stack is the tuple of the ids of its code objects and its offsets.
+    The key of a location is ``id(code) + offset``, an address inside of the code object; the list `_located` refers to
+    the code object, so that no other gets this address. The key of a call stack is the tuple of the ids and offsets.
     """
 
     def __init__(self, plain: int) -> None:

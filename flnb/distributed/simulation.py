@@ -53,7 +53,7 @@ class Program(NamedTuple):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Return what a step does, without its times; steps for which this is equal can be simulated together."""
+        """Return the calls and points of a step, without times; steps with equal shapes can be simulated together."""
         return tuple(self.calls), tuple((point.call, point.asks) for point in self.points)
 
 

@@ -107,9 +107,10 @@ class _Periods:
         return list(zip(*about, strict=True))
 
     def likeness(self, period: int) -> tuple[list[Any], dict[Any, int]]:
-        """Return what the blocks of a period are recognised by, and their numbers by that.
+        """Return the keys of a period's blocks, by which equal blocks of other periods are found, and a dict by key.
 
-        It is op, module and category, and the place among the blocks with the same, counted from the period's end.
+        A key is op, module, category and the place among blocks for which these are equal, counted from the period's
+        end. The dict has the numbers of the blocks.
         """
         if period not in self._likeness:
             first, stop = self.first[period : period + 2].tolist()

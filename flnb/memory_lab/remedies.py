@@ -205,7 +205,7 @@ def _tried(candidate: Candidate, same: Outcome, device: MemoryDevice) -> Remedy:
 
 
 def _through(tried: Remedy, candidate: Candidate, on: Continued, device: MemoryDevice) -> Remedy:
-    """Replay a remedy that gets past the request through the steps after it, and return what is known then."""
+    """Replay a remedy that gets past the request through the steps after it and return it with the result."""
     outcome = play(on.trace, candidate.spec, device)
     if outcome.first_oom is None:
         return tried._replace(through=True, peak=outcome.peak_reserved)

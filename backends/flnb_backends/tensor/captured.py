@@ -220,8 +220,8 @@ class CapturedBackend(DeferredBackend):
     def elements_read(self, x: Tensor) -> None:
         """Note that the function reads elements of a tensor in Python while it is captured.
 
-        The tensor was made outside of the function. The program repeats what the function did with these elements, so
-        if the tensor is written later, the function is captured again.
+        The tensor was made outside of the function. The program is valid for these elements only, so the function is
+        captured again if the tensor is written later.
 
         Raises:
             RuntimeError: the tensor is an argument, or a gradient that the function uses, or was written before.

@@ -178,7 +178,7 @@ class Live(Run):
         return scope, phase
 
     def _groups(self, ops: schema.Columns, scope: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the names of the tallies, each with what it counts op events by: string ids of ops, scopes, ..."""
+        """Yield the name of each tally, and for each op event the id of its group: of its op, its scope, ..."""
         yield "op", self.catalog.op[ops["plan"]]
         yield "scope", scope
         yield "line", self.catalog.line[ops["context"]]
