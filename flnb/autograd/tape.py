@@ -22,7 +22,7 @@ from flnb.autograd.repeated import walk_or_repeat
 from flnb.autograd.variable import Variable
 from flnb.autograd.walk import Toward, Walk
 from flnb.dispatch import crossing as dispatch
-from flnb.dispatch import state
+from flnb.dispatch import source_lines, state
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.effects import effects
 from flnb.interface.tape import GRADIENT, MARK, PLAN, SEQ, Node, Tape
@@ -191,17 +191,18 @@ def walk(
             with bus.phase("backward"):
                 _walk_from(under_way, root, tape, finds_own)
         else:
-            outer, context, place = lane.node, lane.context, bus.threads.here
+            outer, context, common, place = lane.node, lane.context, lane.location, bus.threads.here
             phase = place.phase
             try:
                 try:  # no `bus.phase`, which takes four times as long
                     bus.set_phase(schema.BACKWARD)
+                    lane.location = common or source_lines.location(*source_lines.site())
                     with under_way.watching():
                         _walk_from(under_way, root, tape, finds_own)
                 finally:
                     bus.set_phase(phase)
             finally:  # once more, because Ctrl-C may have come before the line above
-                place.phase, lane.context, lane.node = phase, context, outer
+                place.phase, lane.context, lane.node, lane.location = phase, context, outer, common
         return under_way.end()
     finally:
         del under_way.pull  # it refers to the walk: no cycle is left behind

@@ -20,7 +20,7 @@ from flnb.autograd.variable import placed
 from flnb.dispatch import crossing as dispatch
 from flnb.dispatch import state
 from flnb.dispatch.plan import spec_of
-from flnb.dispatch.source_lines import fixed, located
+from flnb.dispatch.source_lines import fixed, pinned_at
 from flnb.dispatch.table import OPS
 from flnb.interface.tape import CODE, LASTI, MARK, PARENTS, PLAN, SAVED, SEQ, Node
 from flnb.ops import elementwise as e
@@ -92,7 +92,7 @@ class Walk:
                 return
             plan, parents = node[0], node[1]
             if lane is not None:
-                lane.context = known.get(id(node[4]) + node[5]) or located(context, node[4], node[5], fixed)
+                lane.context = known.get(id(node[4]) + node[5]) or pinned_at(context, node[4], node[5])
             compiled = plan.compiled
             if compiled is None and parents is not None:
                 compiled = compile_pulls(plan, node[6:])
@@ -190,7 +190,9 @@ class Walk:
             explain.check_unwritten(node)
         saved, watch = node[SAVED:], self._statistics
         if self._lane is not None:
-            self._lane.node, self._lane.context = seq, located(self._context, node[CODE], node[LASTI], fixed)
+            self._lane.node = seq
+            if not self.buffers:  # else `pull` has set it
+                self._lane.context = pinned_at(self._context, node[CODE], node[LASTI])
         seen = watch is not None and watch.left > 0 and watch.see(node, g._data, saved)
         if not self.retain:
             empty(node)

@@ -347,10 +347,10 @@ _NAMES: dict[str, Any] = {
     "ACTIVATION": ACTIVATION, "TEMPORARY": TEMPORARY, "Tensor": Tensor, "by_body": by_body, "bus": bus,
     "checked_target": checked_target, "clock": perf_counter, "detached": detached, "EDGE": schema.EDGE,
     "failed": failed, "frame_at": sys._getframe, "get_ident": get_ident, "intercepted": intercepted,
-    "located": source_lines.located, "mark_written": mark_written, "missed": missed, "new": new,
-    "new_array": new_array, "next_seq": next_seq, "note_cuts": note_cuts, "now": perf_counter_ns,
-    "outside": source_lines.outside, "own": source_lines.own, "plan_for": plan_for, "pull_plan": pull_plan,
-    "scoped": scoped, "sites": source_lines.sites, "state": state, "write": write,
+    "location": source_lines.location, "locations": source_lines.locations, "mark_written": mark_written,
+    "missed": missed, "new": new, "new_array": new_array, "next_seq": next_seq, "note_cuts": note_cuts,
+    "now": perf_counter_ns, "outside": source_lines.outside, "own": source_lines.own, "plan_for": plan_for,
+    "pull_plan": pull_plan, "scoped": scoped, "state": state, "write": write,
 }  # fmt: skip
 """The global names that the compiled text uses."""
 

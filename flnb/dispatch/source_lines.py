@@ -1,8 +1,7 @@
 """Locations in the user's program: a code object and the offset of an instruction, which determine file and line.
 
 Determining a location takes about 0.15 us, because no line is looked up and no frame is stored. Frames of flnb are
-skipped. In events, the line is part of the context (`flnb_telemetry.intern.Context`), whose number `sites` stores by
-location.
+skipped. In events, the line is part of the context (`flnb_telemetry.intern.Context`), whose number a `Location` stores.
 """
 
 from __future__ import annotations
@@ -16,14 +15,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import flnb_telemetry
 from flnb_telemetry import bus, intern, schema
+from flnb_telemetry.withblock import WithBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
+    from flnb_telemetry.lane import Lane
+
 __all__ = [
-    "Line", "caller", "creation_stacks", "fixed", "here", "interned", "is_own", "is_users", "lines", "located",
-    "name_of", "outside", "own", "pinned", "site", "sites", "where", "with_own_lines",
+    "Line", "Location", "caller", "common_line", "common_location", "creation_stacks", "fixed", "here", "interned",
+    "is_own", "is_users", "lines", "location", "locations", "name_of", "outside", "own", "pinned", "pinned_at", "site",
+    "where", "with_own_lines",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -157,96 +160,141 @@ def _set(full: bool) -> None:
     own.clear()
 
 
-class _Known(dict[Any, int]):
-    """The contexts that differ from the context ``plain`` in the user's line only, by location.
+class Location(dict[int, int]):
+    """A location in the user's program; a dict from a context to the context that differs in its line only.
 
-    The key of a location is ``id(code) + offset``, an address inside of the code object; the list `_located` refers to
-    the code object, so that no other gets this address. The key of a call stack is the tuple of the ids and offsets.
+    Attributes:
+        code, lasti: a code object and the offset of an instruction, or a call stack, see `Stack`.
     """
 
-    def __init__(self, plain: int) -> None:
-        self.plain = plain
+    __slots__ = ("code", "lasti")
+
+    def __init__(self, code: Any, lasti: int) -> None:
+        self.code, self.lasti = code, lasti
+
+    def __missing__(self, context: int) -> int:
+        number = context
+        if context not in _pinned:
+            frames = lines(self.code, self.lasti)
+            text = "\nfrom ".join(line.brief for line in frames)
+            number = intern.contexts.id_of(intern.contexts.items[context]._replace(line=text))
+            if isinstance(self.code, tuple) and frames:
+                intern.stacks[number] = tuple(intern.Frame(line.function, line.file, line.line) for line in frames)
+        self[context] = number
+        return number
 
 
-class _Fixed(_Known):
-    """Stands for `_Known` if the context has a line that ops must not replace; ``number`` is the context's own."""
+locations: dict[Any, Location] = {}
+"""All locations, by ``id(code) + offset``, an address inside of the code object, which the location keeps alive.
 
-    def __init__(self, plain: int, number: int) -> None:
-        super().__init__(plain)
-        self.number = number
-
-    def get(self, *_: Any) -> int:
-        return self.number
-
-
-class _Sites(dict[int, _Known]):
-    """A dict from a context, with or without a line, to its `_Known`."""
-
-    def __missing__(self, context: int) -> _Known:
-        place = intern.contexts.items[context]
-        plain = intern.contexts.id_of(place._replace(line="")) if place.line else context
-        self[context] = found = _Known(context) if plain == context else self[plain]
-        return found
-
-
-sites = _Sites()
-"""Contexts with the line of the op that is running."""
-fixed = _Sites()
-"""Contexts with the line of an earlier op, for which other ops run now: its gradient's, or those that were deferred."""
-_located: list[Any] = []
+The key of a call stack is the tuple of the ids and offsets."""
 MOST = 1 << 16
-"""The largest number of locations in `sites` and `fixed`, which are all discarded then."""
+"""The largest number of locations, which are all discarded then."""
 
 
-def located(context: int, code: Any, lasti: int, among: _Sites = sites) -> int:
-    """Return the number of a context like number ``context``, but with the line, or call stack, of a location.
+class _Fixed(dict[int, dict[Any, int]]):
+    """A dict from a context to its `pinned` copies, each with the line of a location, by the location's key."""
 
-    With ``among=fixed`` the context is `pinned`.
-    """
-    stack = isinstance(code, tuple)
-    key = tuple([number for c, i in code for number in (id(c), i)]) if stack else id(code) + lasti
-    known = among[context]
+    def __missing__(self, context: int) -> dict[Any, int]:
+        return self.setdefault(context, {})
+
+
+fixed = _Fixed()
+_pinned: set[int] = set()
+
+
+def _key(code: Any, lasti: int) -> Any:
+    """Return the key of a location in `locations`."""
+    return tuple([number for c, i in code for number in (id(c), i)]) if isinstance(code, tuple) else id(code) + lasti
+
+
+def location(code: Any, lasti: int) -> Location:
+    """Return the location of a code object and an offset, or of a call stack."""
+    key = _key(code, lasti)
+    found = locations.get(key)
+    if found is None:
+        if len(locations) >= MOST:
+            for each in list(fixed.values()):
+                each.clear()  # not the outer dict: a backward pass may refer to one of its values
+            locations.clear()
+        found = locations[key] = Location(code, lasti)
+    return found
+
+
+def pinned_at(context: int, code: Any, lasti: int) -> int:
+    """Return the number of a context like number ``context``, but with the line of a location, which stays."""
+    key, known = _key(code, lasti), fixed[context]
     number = known.get(key)
     if number is None:
-        if len(_located) >= MOST:
-            for each in (*sites.values(), *fixed.values()):
-                each.clear()  # not the outer dicts: a backward pass may refer to one of their values
-            _located.clear()
-        frames = lines(code, lasti)
-        text = "\nfrom ".join(line.brief for line in frames)
-        number = intern.contexts.id_of(intern.contexts.items[context]._replace(line=text))
-        if stack and frames:
-            intern.stacks[number] = tuple(intern.Frame(line.function, line.file, line.line) for line in frames)
-        if among is fixed:
-            number = pinned(number)
-        _located.append(code)  # before its address becomes a key
-        known[key] = number
+        number = known[key] = pinned(location(code, lasti)[context])
     return number
-
-
-def with_own_lines(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a user's function in a backward pass; its ops get the lines at which they are, see `pinned`."""
-    lane = bus.lanes.lane if bus.lanes is not None else None
-    if lane is None:
-        return function(*arguments)
-    context = lane.context
-    lane.context = sites[context].plain
-    try:
-        return function(*arguments)
-    finally:
-        lane.context = context
 
 
 @lru_cache(None)
 def pinned(context: int) -> int:
-    """Return the number of a context equal to number ``context`` whose line stays while ops run elsewhere."""
+    """Return the number of a context equal to number ``context`` whose line stays while ops run elsewhere.
+
+    Such ops run for an earlier op, whose line the context has: they are its gradient's, or were deferred.
+    """
     if not intern.contexts.items[context].line:
         return context
     number = intern.contexts.append(intern.contexts.items[context])
     if context in intern.stacks:
         intern.stacks[number] = intern.stacks[context]
-    sites[number] = fixed[number] = _Fixed(sites[context].plain, number)
+    _pinned.add(number)
     return number
+
+
+@lru_cache(None)
+def _plain(context: int) -> int:
+    """Return the number of a context like number ``context``, but without a line."""
+    return intern.contexts.id_of(intern.contexts.items[context]._replace(line=""))
+
+
+def with_own_lines(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a user's function from a layer or a backward pass; its ops get the lines at which they are."""
+    lane = bus.lanes.lane if bus.lanes is not None else None
+    if lane is None:
+        return function(*arguments)
+    context, place = lane.context, lane.location
+    lane.context, lane.location = _plain(context), None
+    try:
+        return function(*arguments)
+    finally:
+        lane.context, lane.location = context, place
+
+
+def common_location(method: Any, outer: Location | None) -> Location | None:
+    """Return the location that all ops have in common which ``method`` will run: the user's line that runs now.
+
+    So the line is looked for once, not by each op. ``outer`` is the location that ops have in common now. Return None
+    if each op has a line of its own, because the method is the user's, or because whole stacks are recorded.
+    """
+    code = getattr(method, "__code__", None)
+    if own.full or code is None or not own[code.co_filename]:
+        return None
+    if outer is not None:
+        return outer
+    frame = outside(sys._getframe(2))
+    return location(frame.f_code, frame.f_lasti)
+
+
+class common_line(WithBlock[None]):
+    """Context manager: all ops in the block get the user's line that runs now, see `common_location`."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
+        self._lane: Lane | None = None
+
+    def begin(self) -> None:
+        if bus.lanes is not None:
+            lane = bus.lanes.lane
+            self._outer, self._lane = lane.location, lane
+            lane.location = common_location(self._method, lane.location)
+
+    def end(self, error: BaseException | None) -> None:
+        if self._lane is not None:
+            self._lane.location = self._outer
 
 
 class Line(NamedTuple):
@@ -322,7 +370,7 @@ def note_cut(reason: int, node: int) -> None:
 
 def here(context: int) -> int:
     """Return the number of a context like number ``context``, with the line of the user's program running now."""
-    return located(context, *site())
+    return location(*site())[context]
 
 
 @lru_cache(1024)

@@ -102,11 +102,19 @@ if own[code.co_filename]:
     code = frame.f_code
 lasti = frame.f_lasti
 """
-LINE = """
+LINE = f"""
+place = lane.location
+if place is None:
+{_indented(FRAME)}
+    place = locations.get(id(code) + lasti)
+    if place is None:
+        place = location(code, lasti)
+else:
+    code, lasti = place.code, place.lasti
 outer = lane.context
-lane.context = sites[outer].get(id(code) + lasti) or located(outer, code, lasti)
+lane.context = place[outer]
 """
-LOCATE = LANE + _indented(FRAME + LINE) + "\n"
+LOCATE = LANE + _indented(LINE) + "\n"
 """Finds the user's line and adds it to the thread's context, from which `RESTORE` removes it after the op."""
 
 RESTORE = "lane.context = outer"

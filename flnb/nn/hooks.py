@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flnb.autograd.bundle import join, split
 from flnb.autograd.tree import leaves, rebuild
+from flnb.dispatch.source_lines import with_own_lines
 from flnb.dispatch.state import current
 from flnb.ops.movement import permute_dims
 from flnb.tensor import Tensor
@@ -37,7 +38,7 @@ class ModuleHooks:
     def call(self, module: Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call `module.forward` with its hooks."""
         for hook in list(self.before.values()):
-            given = hook(module, inputs)
+            given = with_own_lines(hook, module, inputs)
             if given is not None:
                 inputs = given if isinstance(given, tuple) else (given,)
         passage = _Passage(module, list(self.backward.values())) if self.backward and current().grad else None
@@ -45,7 +46,7 @@ class ModuleHooks:
             inputs = passage.enter(inputs)
         output = run_forward(module, inputs, options)
         for hook in list(self.after.values()):
-            given = hook(module, inputs, output)
+            given = with_own_lines(hook, module, inputs, output)
             if given is not None:
                 output = given
         return output if passage is None else passage.leave(output)

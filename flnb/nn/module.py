@@ -14,6 +14,7 @@ from flnb.autograd.variable import Variable, plain
 from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.effects import effects
+from flnb.dispatch.source_lines import common_location
 from flnb.dispatch.state import category, use
 from flnb.nn.hooks import ModuleHooks, run_forward, scope_hooks
 from flnb.nn.mismatches import mismatches, refuse
@@ -69,11 +70,13 @@ class Module:
 
     training: bool = True
     _hooks: ModuleHooks | None = None
+    _is_flnbs: bool = True  # not one of a user's subclass
     _name: str = ""  # the name of this module in its parent; the class's name in lower case without a parent
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._name = cls.__name__.lower()
+        cls._is_flnbs = cls.__module__.startswith("flnb.")
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -101,11 +104,14 @@ class Module:
         )
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        here = bus.threads.here
+        here, lane, place = bus.threads.here, None, None
         outer = here.path
         try:
             try:
                 bus.enter(here, self._name)
+                if bus.lanes is not None and bus.lanes is here.lanes:
+                    lane, place = here.lane, here.lane.location
+                    lane.location = common_location(self.forward, place) if self._is_flnbs else None
                 if (captured := effects.get()) is not None:
                     captured.watch_module(self)
                 if self._hooks is not None:
@@ -117,9 +123,13 @@ class Module:
                 _note_module(error, self)
                 raise
             finally:
+                if lane is not None:
+                    lane.location = place
                 bus.leave(here, outer)
         finally:  # once more, because Ctrl-C may have come before the line above
             here.path = outer
+            if lane is not None:
+                lane.location = place
 
     def _hooked(self) -> ModuleHooks:
         """Return the hooks of this module, created at the first registration."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flnb import ops
+from flnb.dispatch.source_lines import with_own_lines
 from flnb.nn.module import Module
 
 __all__ = ["Flatten", "Identity", "Padding", "PrecisionCast", "Reorder", "Transform", "View"]
@@ -38,7 +39,7 @@ class Transform(Module):
         self.function = function
 
     def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
+        return with_own_lines(self.function, *inputs)
 
 
 class View(Module):

@@ -15,6 +15,7 @@ from flnb.dispatch.autocast import without_casts
 from flnb.dispatch.crossing import update
 from flnb.dispatch.effects import effects, repeated
 from flnb.dispatch.plan import spec_of
+from flnb.dispatch.source_lines import common_line
 from flnb.dispatch.state import category, current, use
 from flnb.nn.mismatches import mismatches, refuse
 from flnb.optim.gathered import gathered
@@ -210,7 +211,7 @@ class Optimizer:
         if captured is not None:
             for item in self.parameters:
                 captured.uses(item)
-        with bus.phase("optimizer"), updating():
+        with bus.phase("optimizer"), updating(), common_line(self.update):
             done: set[int] = set()
             for vector in self._gathered if captured is None else ():
                 done |= vector.update(self)

@@ -168,13 +168,17 @@ def packed(numbers: list[Any]) -> schema.Records:
     except struct.error:
         parts = [_packed_or_dropped(numbers[i : i + 8]) for i in range(0, len(numbers), 8)]
     records = np.frombuffer(bytearray().join(parts), np.int64).reshape(-1, 8)
-    kinds = records[:, 0] & _KIND
+    codes, doubles = records[:, 0].copy(), records.view(np.float64)
+    kinds = codes & _KIND
     single, rows = (kinds == schema.OP | FLOAT_TIMES) | (kinds == schema.RECORD | FLOAT_TIMES), kinds == _ROW_KIND
-    for words, seconds in ((slice(1, 3), single | rows), (slice(6, 8), rows)):
-        doubles = records.view(np.float64)[:, words]
-        np.multiply(doubles, 1e9, out=doubles, where=seconds[:, None])
-        records[:, words] = np.rint(doubles)
-    records[single, 0] &= ~FLOAT_TIMES
+    seconds = np.where(single | rows, 1e9, 1.0)
+    for word in (1, 2):  # column by column, without masks: a quarter of the time
+        records[:, word] = np.rint(doubles[:, word] * seconds)
+    if rows.any():
+        doubles[rows, 6:] *= 1e9
+    for word in (6, 7):
+        records[:, word] = np.rint(doubles[:, word])
+    records[:, 0] = codes & ~np.where(single, FLOAT_TIMES, 0)
     if rows.any():
         records = _opened(records, rows)
     excluded = records[:, 0] == EXCLUDED

@@ -37,15 +37,18 @@ class Lane:
         limit: the largest number of numbers that `drain` takes; further numbers are dropped.
         number: the number of the thread in recordings.
         context: the id of the thread's current context (see `intern.Context`).
+        location: the line of the user's program (a `Location` of `flnb.dispatch.source_lines`) that ops have in common
+            while a layer, an optimizer or a backward pass runs. None if each op finds its line by itself.
         node: the tape node of the thread's last op.
     """
 
-    __slots__ = ("_prepared", "context", "ident", "limit", "node", "number", "pending", "thread")
+    __slots__ = ("_prepared", "context", "ident", "limit", "location", "node", "number", "pending", "thread")
 
     def __init__(self, number: int, capacity: int = DEFAULT_BUFFER) -> None:
         self.pending: Any = []  # a list; mypy knows no list += tuple
         self.limit = numbers_in(capacity)
         self.context = self.node = 0
+        self.location: Any = None
         self.number = number
         self._prepared: list[tuple[int, int]] = []
         self.thread, self.ident = threading.current_thread(), get_ident()

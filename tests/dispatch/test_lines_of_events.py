@@ -15,6 +15,7 @@ from flnb_telemetry import bus, intern, schema
 from flnb_telemetry.live.recording import LiveRecording
 
 import flnb
+from flnb import nn
 from flnb.dispatch.source_lines import user_frames
 
 if TYPE_CHECKING:
@@ -169,6 +170,75 @@ def test_an_optimizer_s_ops_have_the_line_of_its_step() -> None:
     with flnb.record() as run:
         optimizer.step()
     assert sources(run, "phase") == {("optimizer.step()", "optimizer")}
+
+
+class Own(nn.Module):
+    """A user's module, between modules of flnb."""
+
+    def __init__(self) -> None:
+        self.inside = nn.Sequential(nn.ReLU(), nn.Tanh())
+
+    def forward(self, x: Any) -> Any:
+        x = flnb.exp(x)
+        return flnb.sin(self.inside(x))
+
+
+class Taller(nn.Linear):
+    """A layer of flnb of which the user replaces a part."""
+
+    def forward(self, x: Any) -> Any:
+        return self.stretched(super().forward(x))
+
+    def stretched(self, x: Any) -> Any:
+        return flnb.cosh(x)
+
+
+def test_ops_of_a_layer_have_the_line_of_its_call_and_those_of_a_user_s_layer_their_own() -> None:
+    net = nn.Sequential(nn.Sigmoid(), Own(), nn.Transform(outer), Taller(3, 3), nn.Softmax())
+    patched = nn.GELU()
+    patched.forward = lambda x: flnb.log1p(x)  # type: ignore[method-assign]
+    hooked = nn.Identity()
+    hooked.register_forward_pre_hook(lambda module, inputs: flnb.abs(inputs[0]))
+    x = flnb.Variable(flnb.ones((2, 3)))
+    with flnb.record() as run:
+        y = net(x)
+        z = flnb.floor(hooked(patched(y)))
+    lines = {op: line for line, op in sources(run, "op")}
+    call, own = "y = net(x)", "return flnb.sin(self.inside(x))"
+    assert lines == {
+        "sigmoid": call, "exp": "x = flnb.exp(x)", "relu": own, "tanh": own, "sin": own, "linear": lines["linear"],
+        "add": "return inner(x) + 1.0", "cosh": "return flnb.cosh(x)", "softmax": call, "floor": lines["floor"],
+        "log1p": "patched.forward = lambda x: flnb.log1p(x)  # type: ignore[method-assign]",
+        "abs": "hooked.register_forward_pre_hook(lambda module, inputs: flnb.abs(inputs[0]))",
+    }  # fmt: skip
+    assert lines["linear"] == "return self.stretched(super().forward(x))"
+    assert lines["floor"] == "z = flnb.floor(hooked(patched(y)))"
+    assert z.shape == (2, 3)
+    assert [line.source for line in flnb.creation_stack(y)] == [call]
+
+
+def test_an_optimizer_of_the_user_s_has_its_own_lines() -> None:
+    class Plain(flnb.optim.SGD):
+        def update(self, data: Any, gradient: Any, state: Any, work: Any) -> None:
+            flnb.assign(data, flnb.subtract(data, flnb.multiply(gradient, 0.1)))
+
+    weight = nn.Parameter(flnb.ones(3))
+    weight.grad = flnb.ones(3)
+    optimizer = Plain([weight], lr=0.1)
+    with flnb.record() as run:
+        optimizer.step()
+    assert ("flnb.assign(data, flnb.subtract(data, flnb.multiply(gradient, 0.1)))", "subtract") in sources(run, "op")
+
+
+def test_an_error_in_a_layer_leaves_its_line_behind_for_no_other_op() -> None:
+    layer, x = nn.Linear(3, 2), flnb.ones((2, 4))
+    with flnb.record() as run:
+        with pytest.raises(ValueError, match="linear"):
+            layer(x)
+        flnb.exp(x)
+        assert bus.lanes is not None
+        assert bus.lanes.lane.location is None
+    assert ("flnb.exp(x)", "exp") in sources(run, "op")
 
 
 def test_code_that_was_freed_passes_no_line_on() -> None:
