@@ -185,21 +185,23 @@ class Location(dict[int, int]):
 
 
 locations: dict[Any, Location] = {}
-"""All locations, by ``id(code) + offset``, an address inside of the code object, which the location keeps alive.
+"""All locations. The key is ``id(code) + offset``: an address inside of the code object, so no other location has it.
 
-The key of a call stack is the tuple of the ids and offsets."""
+The location refers to the code object, which therefore keeps its address. The key of a call stack is the tuple of its
+ids and offsets."""
 MOST = 1 << 16
 """The largest number of locations, which are all discarded then."""
 
 
 class _Fixed(dict[int, dict[Any, int]]):
-    """A dict from a context to its `pinned` copies, each with the line of a location, by the location's key."""
+    """A dict from a context to another dict, from the key of a location to a `pinned` context with that line."""
 
     def __missing__(self, context: int) -> dict[Any, int]:
         return self.setdefault(context, {})
 
 
 fixed = _Fixed()
+"""Contexts with the line of an earlier op, for which other ops run now, such as those of its gradient."""
 _pinned: set[int] = set()
 
 
@@ -256,19 +258,20 @@ def with_own_lines(function: Callable[..., T], *arguments: Any) -> T:
     lane = bus.lanes.lane if bus.lanes is not None else None
     if lane is None:
         return function(*arguments)
-    context, place = lane.context, lane.location
+    context, common = lane.context, lane.location
     lane.context, lane.location = _plain(context), None
     try:
         return function(*arguments)
     finally:
-        lane.context, lane.location = context, place
+        lane.context, lane.location = context, common
 
 
 def common_location(method: Any, outer: Location | None) -> Location | None:
-    """Return the location that all ops have in common which ``method`` will run: the user's line that runs now.
+    """Return the location of the user's line that runs now, for all ops that ``method`` will run.
 
-    So the line is looked for once, not by each op. ``outer`` is the location that ops have in common now. Return None
-    if each op has a line of its own, because the method is the user's, or because whole stacks are recorded.
+    So the line is determined once, not by each op. ``outer`` is the location that was determined before, further out;
+    None if there is none. The result is None if each op has a line of its own, because the method is the user's, or
+    because whole stacks are recorded.
     """
     code = getattr(method, "__code__", None)
     if own.full or code is None or not own[code.co_filename]:

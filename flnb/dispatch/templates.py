@@ -103,16 +103,16 @@ if own[code.co_filename]:
 lasti = frame.f_lasti
 """
 LINE = f"""
-place = lane.location
-if place is None:
+line = lane.location
+if line is None:
 {_indented(FRAME)}
-    place = locations.get(id(code) + lasti)
-    if place is None:
-        place = location(code, lasti)
+    line = locations.get(id(code) + lasti)
+    if line is None:
+        line = location(code, lasti)
 else:
-    code, lasti = place.code, place.lasti
+    code, lasti = line.code, line.lasti
 outer = lane.context
-lane.context = place[outer]
+lane.context = line[outer]
 """
 LOCATE = LANE + _indented(LINE) + "\n"
 """Finds the user's line and adds it to the thread's context, from which `RESTORE` removes it after the op."""

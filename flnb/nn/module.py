@@ -70,7 +70,7 @@ class Module:
 
     training: bool = True
     _hooks: ModuleHooks | None = None
-    _is_flnbs: bool = True  # not one of a user's subclass
+    _is_flnbs: bool = True  # False for a subclass that a user defines
     _name: str = ""  # the name of this module in its parent; the class's name in lower case without a parent
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -104,14 +104,14 @@ class Module:
         )
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        here, lane, place = bus.threads.here, None, None
+        here, lane, common = bus.threads.here, None, None
         outer = here.path
         try:
             try:
                 bus.enter(here, self._name)
                 if bus.lanes is not None and bus.lanes is here.lanes:
-                    lane, place = here.lane, here.lane.location
-                    lane.location = common_location(self.forward, place) if self._is_flnbs else None
+                    lane, common = here.lane, here.lane.location
+                    lane.location = common_location(self.forward, common) if self._is_flnbs else None
                 if (captured := effects.get()) is not None:
                     captured.watch_module(self)
                 if self._hooks is not None:
@@ -124,12 +124,12 @@ class Module:
                 raise
             finally:
                 if lane is not None:
-                    lane.location = place
+                    lane.location = common
                 bus.leave(here, outer)
         finally:  # once more, because Ctrl-C may have come before the line above
             here.path = outer
             if lane is not None:
-                lane.location = place
+                lane.location = common
 
     def _hooked(self) -> ModuleHooks:
         """Return the hooks of this module, created at the first registration."""

@@ -171,15 +171,15 @@ def packed(numbers: list[Any]) -> schema.Records:
     codes, doubles = records[:, 0].copy(), records.view(np.float64)
     kinds = codes & _KIND
     single, rows = (kinds == schema.OP | FLOAT_TIMES) | (kinds == schema.RECORD | FLOAT_TIMES), kinds == _ROW_KIND
-    seconds = np.where(single | rows, 1e9, 1.0)
+    factor, several = np.where(single | rows, 1e9, 1.0), bool(rows.any())
     for word in (1, 2):  # column by column, without masks: a quarter of the time
-        records[:, word] = np.rint(doubles[:, word] * seconds)
-    if rows.any():
+        records[:, word] = np.rint(doubles[:, word] * factor)
+    if several:
         doubles[rows, 6:] *= 1e9
     for word in (6, 7):
         records[:, word] = np.rint(doubles[:, word])
     records[:, 0] = codes & ~np.where(single, FLOAT_TIMES, 0)
-    if rows.any():
+    if several:
         records = _opened(records, rows)
     excluded = records[:, 0] == EXCLUDED
     if excluded.any():
