@@ -1,4 +1,4 @@
-"""`flnb.plot.timeline`: what each thread did when, as a plotly figure."""
+"""`flnb.plot.timeline`: what each thread, and each stream of a device, did when, as a plotly figure."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ OTHER = "rgba(127,127,127,0.7)"
 def timeline(run: Recording, other: Recording | None = None, *, steps: tuple[int, int] | None = None) -> Any:
     """Draw what each thread did when, as a plotly figure: rows of bars for phases, nested scopes, and ops.
 
+    Below them, each stream of a device has a row with the launches and copies that the device ran. An emulated device
+    has an order but no times, so it has no rows here (see `flnb.plot.devices`).
     The colour of an op's bar shows the kind of op ("matmul", "norm", ...). Bars that are too narrow to be seen are
     merged; the tooltip of a merged bar says for how many ops it stands, and which of them took longest.
 
@@ -118,7 +120,8 @@ def _draw(figure: Any, run: Recording, span: tuple[int, int], longest: int, firs
                 figure.add_annotation(
                     x=x, y=first - 0.5, yanchor="bottom", text=f"step {index}", showarrow=False, xanchor="left"
                 )
-    return [_title(key) for key in keys]
+    places = rows.stream_names()
+    return [_title(key, places) for key in keys]
 
 
 def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
@@ -127,8 +130,8 @@ def _span(run: Recording, steps: tuple[int, int] | None) -> tuple[int, int]:
     if not len(op["t0"]):
         raise ValueError(f"flnb.plot.timeline: {run.name!r} has no ops; record some inside `with flnb.record()`")
     if steps is None:
-        scopes = run.table("scope")["t"]
-        times = np.concatenate([op["t0"][:1], op["t1"], scopes])
+        scopes, ran = run.table("scope")["t"], run.table("ran")
+        times = np.concatenate([op["t0"][:1], op["t1"], scopes, ran["t1"][ran["bound"] >= 0]])
         return int(times.min()), int(times.max())
     if not isinstance(steps, tuple | list) or len(steps) != 2:
         raise TypeError(
@@ -174,7 +177,9 @@ def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], 
     return colours, names, texts
 
 
-def _title(key: Key) -> str:
-    """Return the label of a row; the label of a row with a thread's phases contains the thread's number."""
+def _title(key: Key, places: dict[int, str]) -> str:
+    """Return the label of a row: it has the thread's number if the row shows phases, or the stream's device."""
     kind = KINDS[key.kind]
+    if kind == "task":
+        return f"{html_text(places[key.lane], figures.LONGEST)}, stream {key.depth}"
     return f"thread {key.lane}, phase" if kind == "phase" else f"scope {key.depth + 1}" if kind == "scope" else kind

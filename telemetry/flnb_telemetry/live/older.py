@@ -86,16 +86,16 @@ class Older:
             last = max((int(row.events.bars[T1, -1]) for row in rows.rows.values() if row.events.used), default=t1)
             since, until = t0 - AROUND, max(t1, min(t1, last - AROUND) + AROUND)
             self._reads += 1
-            work = (Read(t0, t1, None), since, until, opened(rows, since, until))
+            work = (Read(t0, t1, None), since, until, opened(rows, since, until), rows)
             self._thread = threading.Thread(target=self._load, args=work, name="flnb-older", daemon=True)
             start(self._thread)
         return READING, None
 
-    def _load(self, asked: Read, since: int, until: int, outer: Opened) -> None:
+    def _load(self, asked: Read, since: int, until: int, outer: Opened, rows: Timeline) -> None:
         """Read the events from `since` to `until` (ns) and store their rows; the body of the thread.
 
         If they cannot be read, store a note that says why, for the times of `asked`. `outer` has the scopes that are
-        open during the whole time.
+        open during the whole time, and `rows` are those of the live view.
         """
         try:
             tables = self._recording.between(TABLES, since, until, MOST)
@@ -109,7 +109,7 @@ class Older:
             self._read = asked._replace(note=NONE_LEFT if self._recording.over_limit else zoom)
             return
         first = self._reads << SHIFT_OF_READS
-        timeline = Timeline(Catalog(), None, first, with_closed(outer, tables["scope"], since))
+        timeline = Timeline(Catalog(), None, first, with_closed(outer, tables["scope"], since), rows)
         timeline.take(tables)
         self._read = Read(since, until, timeline)
 

@@ -20,7 +20,6 @@ from flnb_telemetry.intern import joined
 from flnb_telemetry.live import collectives as livecollectives
 from flnb_telemetry.live.history import History
 from flnb_telemetry.live.memory import ASKED, END, NODE, OFFSET, WIDTH, arrays
-from flnb_telemetry.live.streams import TASKS
 from flnb_telemetry.live.tape import LiveTape
 from flnb_telemetry.live.threads import TABLES
 from flnb_telemetry.live.timeline import LiveTimeline
@@ -64,7 +63,7 @@ class LiveRecording(Live):
         self.history = History(self, math.inf)
         self.history.load(run)
         self.tallies = {name: Tally() for name in self.tallies}
-        tables = {kind: run.table(kind) for kind in (*TABLES, *TASKS, "collective_begin")}
+        tables = {kind: run.table(kind) for kind in TABLES}
         op = tables["op"]
         scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)
         for first in range(0, len(op["t0"]), FOLD_AT):

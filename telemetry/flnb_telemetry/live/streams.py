@@ -31,13 +31,15 @@ class Streams:
     Args:
         catalog: resolves the ids in records.
 
+        lanes: the numbers of lanes that are known already, to which new ones are added.
+
     Attributes:
         lanes: by rank (-1 without ranks), device and stream, the number of its lane, from `FIRST` on.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, lanes: dict[tuple[int, str, int], int] | None = None) -> None:
         self.catalog = catalog
-        self.lanes: dict[tuple[int, str, int], int] = {}
+        self.lanes = {} if lanes is None else lanes
         self._queued = np.empty((4, 0), np.int64)  # number, context, thread and plan
 
     def bars(self, tables: dict[str, Columns], ranks: dict[int, int]) -> dict[int, Bars]:

@@ -1,4 +1,7 @@
-"""The work of each thread over time as rows of bars (see `bars`): its phases, its scopes at each depth, and its ops."""
+"""The work of a program over time as rows of bars (see `bars`).
+
+Each thread has rows for its phases, its scopes at each depth, and its ops; each stream of a device has a row.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 from flnb_telemetry import schema
 from flnb_telemetry.intern import Context
 from flnb_telemetry.live.bars import BLOCK, NODE, PAIR, SHIFT, T0, T1, Row, flat, pair, runs
+from flnb_telemetry.live.streams import TASKS, Streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +30,9 @@ DEEPEST = 12
 KINDS = ("phase", "scope", "record", "compile", "materialize", "op", "part", "task")
 """The kinds of rows from top to bottom; a "part" is an op inside another op, or an op that a kernel computed; a "task"
 was run by a device, in a stream."""
-TABLES = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
+OF_THREADS = ("op", "kernel", "scope", "step", "record", "compile", "materialize")
+"""The kinds of events in the rows of threads."""
+TABLES = (*OF_THREADS, *TASKS, "collective_begin")
 """The kinds of events that `Timeline.take` needs."""
 
 
@@ -46,13 +52,17 @@ class Key(NamedTuple):
 
 
 class Timeline:
-    """The rows of all threads of a run.
+    """The rows of all threads of a run, and of all streams of its devices.
 
     Args:
         catalog: resolves the ids in records.
         most: the largest number of bars of each level of a row; older bars are then stored at coarser levels only.
         first: the number of the first event of each row.
         opened: by thread, begin (ns) and context of the scopes that were open before the first event.
+        beside: rows of the same run, of other times, in which a stream has the same lane and a thread the same rank.
+
+    Attributes:
+        ranks: the ranks of threads and of lanes of streams, in a distributed program.
 
     >>> import flnb
     >>> with flnb.record() as run, flnb.scope("outer"):
@@ -63,8 +73,17 @@ class Timeline:
     ['phase', 'scope', 'op']
     """
 
-    def __init__(self, catalog: Catalog, most: int | None = None, first: int = 0, opened: Opened | None = None) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        most: int | None = None,
+        first: int = 0,
+        opened: Opened | None = None,
+        beside: Timeline | None = None,
+    ) -> None:
         self.catalog, self._most, self._first = catalog, most, first
+        self.streams: Streams = Streams(catalog, None if beside is None else beside.streams.lanes)
+        self.ranks: dict[int, int] = dict(beside.ranks) if beside else {}
         self.rows: dict[Key, Row] = {}
         self.version = 0
         self._open: Opened = opened or {}
@@ -90,10 +109,11 @@ class Timeline:
             tables: for each kind in `TABLES` its events, with the column "lane".
             places: scope (string id) and phase of each op, if they are known (see `Catalog.places`).
         """
+        self._take_tasks(tables)
         op = tables["op"]
         if places is None:
             places = self.catalog.places(op["context"], op["node"])[:2]
-        tables = tables | {"op": op | {"scope": places[0], "phase": places[1]}}
+        tables = {kind: tables[kind] for kind in OF_THREADS} | {"op": op | {"scope": places[0], "phase": places[1]}}
         if self._most is None and len(op["t0"]) > SPLIT:
             for lane, count in zip(*(part.tolist() for part in np.unique(op["lane"], return_counts=True)), strict=True):
                 self.row(Key(lane, KINDS.index("op"))).events.reserve(count)
@@ -107,6 +127,23 @@ class Timeline:
                 part[kind] = {name: column[since[kind] : until] for name, column in table.items()}
                 since[kind] = until
             self._add(part)
+
+    def _take_tasks(self, tables: dict[str, Columns]) -> None:
+        """Add what devices ran to the rows of their streams."""
+        joined, groups = tables["collective_begin"], self.catalog.groups.items
+        for lane, group in set(schema.tuples(joined, "lane", "group")):
+            if groups[group].size > 1:
+                self.ranks[lane] = groups[group].rank
+        found = self.streams.bars(tables, self.ranks)
+        for (rank, _, stream), lane in list(self.streams.lanes.items()):
+            if lane in found:
+                self.row(Key(lane, KINDS.index("task"), stream)).append(found[lane])
+                self.version += 1
+            self.ranks |= {lane: rank} if rank >= 0 else {}
+
+    def stream_names(self) -> dict[int, str]:
+        """Return the name of the device of each lane of a stream, such as "cuda:0"."""
+        return {lane: place for (_, place, _), lane in list(self.streams.lanes.items())}
 
     def _add(self, tables: dict[str, Columns]) -> None:
         """Add the next events, of all threads."""
@@ -130,7 +167,7 @@ class Timeline:
         self.newest.pop(lane, None)
 
     def _take(self, lane: int, tables: dict[str, Columns]) -> None:
-        """Add the events of the thread with the number ``lane``; ``tables`` has its events of each kind in `TABLES`."""
+        """Add the events of the thread with the number ``lane``; ``tables`` has its events by kind."""
         scopes: dict[int, list[Bars]] = {}
         t, depth = self._scopes(lane, tables["scope"], scopes)
         self._close(lane, scopes)

@@ -16,8 +16,7 @@ from flnb_telemetry import schema
 from flnb_telemetry.live.bars import COUNT, LONGEST, NUMBER, PAIR, SHIFT, T0, T1
 from flnb_telemetry.live.older import NONE_LEFT, READING, Older, combined
 from flnb_telemetry.live.queries import EventQueries
-from flnb_telemetry.live.streams import TASKS, Streams
-from flnb_telemetry.live.threads import KINDS, TABLES, Key, Timeline
+from flnb_telemetry.live.threads import KINDS, OF_THREADS, TABLES, Key, Timeline
 from flnb_telemetry.safe_text import safe_text
 
 if TYPE_CHECKING:
@@ -44,8 +43,7 @@ those whose events are the oldest."""
 STEPS = 8
 PIXELS = 16384
 """The largest width of a requested window, in pixels."""
-NONE = np.empty(0, np.int64)
-EMPTY = {name: schema.table(schema.KINDS[name], []) for name in (*TABLES, *TASKS, "collective_begin")}
+EMPTY = {name: schema.table(schema.KINDS[name], []) for name in TABLES}
 EVERY, WHOLE_EVERY = 40_000_000, 1_000_000_000
 """The least time (ns) between two frames with the newest steps while the timeline is shown, and between two others."""
 
@@ -61,11 +59,9 @@ class LiveTimeline:
     def __init__(self, run: Run, most: int | None = MOST) -> None:
         self.run, self.rows = run, Timeline(run.catalog, most)
         self.queries = EventQueries(run, self.rows)
-        self.streams = Streams(run.catalog)
         self._threads = THREADS if most else None
         self.first = self.last = 0
         self.steps = np.empty((2, 0), np.int64)
-        self.ranks: dict[int, int] = {}
         self._version, self._due, self._whole_due = -1, 0, 0
         self._waiting: list[tuple[dict[str, Columns], tuple[NDArray[Any], NDArray[Any]]]] = []
         self._waiting_rows = 0
@@ -104,21 +100,10 @@ class LiveTimeline:
 
     def _add(self, tables: dict[str, Columns], places: tuple[NDArray[Any], NDArray[Any]]) -> None:
         """Add events, given as tables by kind, to the rows; ``places`` has the scope and the phase of each op."""
-        groups = self.rows.catalog.groups.items
-        for lane, group in set(
-            schema.tuples(tables.pop("collective_begin", {"lane": NONE, "group": NONE}), "lane", "group")
-        ):
-            if groups[group].size > 1:
-                self.ranks[lane] = groups[group].rank
-        bars = self.streams.bars(tables, self.ranks)
-        for (rank, _, stream), lane in self.streams.lanes.items():
-            if lane in bars:
-                self.rows.row(Key(lane, KINDS.index("task"), stream)).append(bars[lane])
-                self.rows.version += 1
-            self.ranks |= {lane: rank} if rank >= 0 else {}
-        tables = {kind: tables[kind] for kind in TABLES}
-        begins = [table["t0" if "t0" in table else "t"] for table in tables.values()]
-        ends = [table["t1" if "t1" in table else "t"] for table in tables.values()]
+        own = [tables[kind] for kind in OF_THREADS]  # tasks of emulated devices have no times
+        begins = [table["t0" if "t0" in table else "t"] for table in own]
+        ends = [table["t1" if "t1" in table else "t"] for table in own]
+        self.rows.take(tables, places)
         if not any(map(len, begins)):
             return
         first = min(int(t.min()) for t in begins if len(t))
@@ -126,7 +111,6 @@ class LiveTimeline:
         self.last = max(self.last, *(int(t.max()) for t in ends if len(t)))
         step = tables["step"]
         self.steps = np.concatenate([self.steps, [step["t0"], step["t1"]]], axis=1)[:, -STEPS:]
-        self.rows.take(tables, places)
         if self._threads and len(newest := self.rows.newest) > self._threads:
             running = {lane.number for lane in self.run.session.lanes} if self.run.session else set()
             for lane in sorted(newest, key=lambda lane: (lane in running, newest[lane]))[: -self._threads]:
@@ -208,13 +192,13 @@ class LiveTimeline:
             piece = {"t0": self.queries.ms(t0), "t1": self.queries.ms(t1), "pixel": resolution / 1e6, "count": count}
             pieces.append(piece | {"name": name})
         bars = np.concatenate([np.empty((6, 0), np.int64), *(bars for _, bars in parts)], axis=1)
-        known = self.run.threads() | {str(lane): place for (_, place, _), lane in self.streams.lanes.items()}
+        known = self.run.threads() | {str(lane): place for lane, place in self.rows.stream_names().items()}
         names = {lane: {"name": safe_text(known[str(lane)])} if str(lane) in known else {} for lane, *_ in keys}
         rows = np.repeat([number for number, _ in parts], [part.shape[1] for _, part in parts])
         about = {
             "rows": [
                 {
-                    "thread": key.lane, "rank": self.ranks.get(key.lane), "kind": KINDS[key.kind],
+                    "thread": key.lane, "rank": self.rows.ranks.get(key.lane), "kind": KINDS[key.kind],
                     "depth": key.depth, **names[key.lane],
                 }
                 for key in keys

@@ -61,8 +61,8 @@ def busy(program: Any) -> Device:
 
 def lanes(live: Live) -> dict[str, list[tuple[int, int]]]:
     """Begin and end (ns) of what each stream ran, by the name of its lane."""
-    rows, streams = live.timeline.rows, live.timeline.streams
-    places = {lane: place for (_, place, _), lane in streams.lanes.items()}
+    rows = live.timeline.rows
+    places = rows.stream_names()
     keys = [key for key in rows.row_keys() if key.kind == TASK]
     assert [key.lane for key in keys] == [FIRST + i for i in range(len(keys))]
     found = {}
