@@ -70,7 +70,7 @@ class Kernels:
         count = kernel["ops"][found]
         place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
         rows = order[np.repeat(first, count) + place]
-        mixed = (_hashed(op["plan"][rows]) ^ _hashed(op["context"][rows] << 1)) * (2 * place + 1).astype(np.uint64)
+        mixed = _hashed((_hashed(op["plan"][rows]) ^ _hashed(op["context"][rows] << 1)) + place.astype(np.uint64))
         own = _hashed(kernel["plan"][found]) ^ _hashed(kernel["context"][found] << 1)
         key = own ^ np.add.reduceat(mixed, np.cumsum(count) - count)
         spent = kernel["t1"][found] - kernel["t0"][found]
@@ -120,7 +120,7 @@ class Kernels:
         return {"first": first, "items": items}
 
 
-def _hashed(numbers: Ints) -> NDArray[np.uint64]:
+def _hashed(numbers: Ints | NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a pseudo-random hash of 64 bits of each number."""
     made = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for factor, shift in ((0xBF58476D1CE4E5B9, 30), (0x94D049BB133111EB, 27)):
