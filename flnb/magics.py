@@ -20,8 +20,10 @@ HELP = """%flnb dashboard              show the live dashboard, which follows ev
                              (--inputs also stores the inputs of every op, which run.calls[i] runs again; --stacks
                              whole call stacks instead of one line; --to writes the recording to FILE, which ends in
                              .flnb, .html, .json.gz, .svg or .pickle)
-%%ranks [--record]           run the cell on all ranks of the cluster that flnb.distributed.Cluster(4) started
-                             (--record records every rank; `run` has the recordings on one clock)"""
+%%ranks [--record] [--stacks]
+                             run the cell on all ranks of the cluster that flnb.distributed.Cluster(4) started
+                             (--record records every rank; `run` has the recordings on one clock; with --stacks they
+                             have whole call stacks)"""
 
 
 class Magics:
@@ -81,12 +83,16 @@ class Magics:
     def ranks(self, line: str, cell: str) -> None:
         """Run the cell on all ranks of the active `flnb.distributed.Cluster`; each line of output begins with the rank.
 
-        With ``--record`` every rank is recorded, and the variable `run` holds all recordings, also if the cell fails.
+        With ``--record`` every rank is recorded, and the variable `run` holds all recordings, also if the cell fails;
+        with ``--record --stacks`` they have whole call stacks.
         """
         from flnb.distributed import Cluster
 
-        if line.strip() not in ("", "--record"):
-            raise ValueError(f"%%ranks: got {line.strip()!r}; expected --record or nothing after %%ranks")
+        options = line.split()
+        record, stacks = "--record" in options, "--stacks" in options
+        if {*options} - {"--record", "--stacks"} or (stacks and not record):
+            expected = "expected nothing, --record or --record --stacks after %%ranks"
+            raise ValueError(f"%%ranks: got {line.strip()!r}; {expected}")
         cluster = Cluster.active
         if cluster is None:
             raise RuntimeError("%%ranks: no ranks run; start some with: cluster = flnb.distributed.Cluster(4)")
@@ -94,9 +100,9 @@ class Magics:
             sys.modules["flnb.widgets.dashboard"].show_cluster()
         source = cell if cell.startswith("%%") else f"# %%ranks\n{cell}"  # lines keep their numbers
         try:
-            cluster.run(source, record=bool(line.strip()))
+            cluster.run(source, record=record, stacks=stacks)
         finally:
-            if line.strip():
+            if record:
                 self.shell.user_ns["run"] = cluster.recorded
 
     def _compiled(self, cell: str) -> tuple[Any, Any]:

@@ -113,23 +113,27 @@ class Cluster:
         atexit.register(self.stop)
         print(f"{ranks} ranks, {self._ranks.name}{reason}")
 
-    def run(self, source: str, *, record: bool = False) -> Any:
+    def run(self, source: str, *, record: bool = False, stacks: bool = False) -> Any:
         """Run code on all ranks, printing their output as it arrives; returns when all ranks have finished.
 
         Args:
             source: the code, as text.
             record: whether to record what every rank does.
+            stacks: whether recordings have whole call stacks instead of one line for each op (see `flnb.record`).
 
         Returns:
             With ``record``, an object with all ranks' recordings, with times on one clock; its attribute
             ``collectives`` says which rank was late and why. Otherwise None.
 
         Raises:
+            ValueError: ``stacks`` without ``record``.
             RankError: the code failed on some rank.
             KeyboardInterrupt: on Ctrl-C, after all ranks were interrupted.
         """
+        if stacks and not record:
+            raise ValueError("Cluster.run(stacks=True): expected record=True, too: stacks are stored in recordings")
         self.recorded = None
-        failures, self.recorded = self._started().run(source, Output(), record)
+        failures, self.recorded = self._started().run(source, Output(), record, stacks)
         if failures:
             raise RankError(failures)
         return self.recorded
@@ -200,8 +204,13 @@ class Threads:
         self._variables: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(count)]
         self._cells = 0
 
-    def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
+    def run(self, source: str, output: Output, recorded: bool, stacks: bool) -> tuple[dict[int, Failure], Any]:
         """Run a cell on all ranks, and print their output as it arrives.
+
+        Args:
+            source: the cell.
+            output: receives the output.
+            recorded, stacks: whether to record the ranks, and with whole call stacks.
 
         Returns:
             A dict from each rank that failed to its error; and the recording if ``recorded``, else None.
@@ -229,7 +238,7 @@ class Threads:
                 failures[rank] = Failure(type(error).__name__, str(error), text)
                 raise
 
-        recording = record("ranks") if recorded else nullcontext()
+        recording = record("ranks", stacks=stacks) if recorded else nullcontext()
         with _by_rank(output), recording as run, suppress(Exception):  # the first error, which is in `failures`
             run_threads(len(self._variables), work)
         return dict(sorted(failures.items())), run

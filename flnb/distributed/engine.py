@@ -46,7 +46,7 @@ def begin(kernel: int, controller: int, folder: str) -> tuple[int, int, int]:
     return rank, os.getpid(), os.getppid()
 
 
-def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
+def prepare(broken: bool, number: int | None, record_to: str | None, stacks: bool) -> None:
     """Prepare this rank for a cell; runs on all ranks before the cell starts on any.
 
     Args:
@@ -54,6 +54,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
             made.
         number: the cell's number in the notebook, which tracebacks show; None outside of notebooks.
         record_to: the folder to which the recording of the cell is saved; None for no recording.
+        stacks: whether the recording has whole call stacks.
     """
     if number is not None:
         get_ipython().execution_count = number
@@ -63,7 +64,7 @@ def prepare(broken: bool, number: int | None, record_to: str | None) -> None:
         board.resume()
     if record_to is not None:
         _recording.callback(lambda: run.save(f"{record_to}/{current().rank}.flnb"))  # when it has ended
-        run = _recording.enter_context(record("ranks"))
+        run = _recording.enter_context(record("ranks", stacks=stacks))
 
 
 def _cell_begins(_: Any) -> None:

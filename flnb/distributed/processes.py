@@ -80,8 +80,13 @@ class Processes:
         self._broken = False
         self._dead: list[int] = []
 
-    def run(self, source: str, output: Output, recorded: bool) -> tuple[dict[int, Failure], Any]:
+    def run(self, source: str, output: Output, recorded: bool, stacks: bool) -> tuple[dict[int, Failure], Any]:
         """Run a cell on all ranks, and print their output as it arrives.
+
+        Args:
+            source: the cell.
+            output: receives the output.
+            recorded, stacks: whether to record the ranks, and with whole call stacks.
 
         Returns:
             A dict from each rank that failed to its error; and the recordings of the ranks if ``recorded``, else
@@ -97,7 +102,7 @@ class Processes:
             self._wait(self._last, output)  # a rank may still be busy with the cell that was interrupted
         shell = get_ipython()
         folder = tempfile.mkdtemp(dir=self._folder) if recorded else None
-        self._view.apply(engine.prepare, self._broken, shell and shell.execution_count, folder).get()
+        self._view.apply(engine.prepare, self._broken, shell and shell.execution_count, folder, stacks).get()
         self._broken = False
         if self._hub is not None and self._hub.source is not self._live:  # a recording of the kernel's was shown
             self._hub.follow(self._live)

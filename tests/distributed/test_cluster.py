@@ -163,6 +163,20 @@ def test_ranks_are_recorded_on_one_clock(cluster: Cluster) -> None:
     assert len(cluster.recorded.collectives) == 1, "also of a cell that failed"
 
 
+def test_recordings_of_ranks_have_whole_call_stacks_on_request(cluster: Cluster) -> None:
+    source = "import flnb\ndef inner():\n    return flnb.exp(flnb.ones(2))\ninner();"
+    for stacks in (False, True):
+        run = cluster.run(source, record=True, stacks=stacks)
+        for one in [run] if cluster.kind == "threads" else run.values():
+            places = [one.catalog.contexts.items[context].line for context in one.table("op")["context"].tolist()]
+            assert len(places) >= 2
+            for place in places:
+                assert re.findall(r":(\d): ", place) == (["3", "4"] if stacks else ["3"])
+            assert one.meta["stacks"] == stacks
+    with pytest.raises(ValueError, match=r"Cluster\.run\(stacks=True\): expected record=True, too"):
+        cluster.run(source, stacks=True)
+
+
 class Board:
     """A dashboard's hub: its source of frames."""
 
@@ -280,5 +294,6 @@ def test_the_magic_runs_a_cell_on_the_active_cluster() -> None:
     with Cluster(2, kind="threads") as cluster:
         magics.ranks("", "import flnb\nx = flnb.distributed.rank()")
         assert cluster["x"] == [0, 1]
-        with pytest.raises(ValueError, match="%%ranks: got 'all'; expected --record or nothing after"):
-            magics.ranks("all", "1")
+        for line in ("all", "--stacks", "--record all"):
+            with pytest.raises(ValueError, match=f"%%ranks: got '{line}'; expected nothing, --record or --record --st"):
+                magics.ranks(line, "1")
