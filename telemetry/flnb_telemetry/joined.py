@@ -145,6 +145,7 @@ class RankSource:
         while not self._halt.wait(INTERVAL):
             with self._sending:
                 if not self._paused:
+                    pump.flush(PATIENCE)
                     self._send()
 
 

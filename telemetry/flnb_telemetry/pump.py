@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
+from numbers import Real
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from time import perf_counter, thread_time_ns
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.05
 CALM = 4
-"""The largest number of intervals for which the pump pauses while no sink is live."""
+"""The largest number of intervals for which the pump pauses."""
 FASTEST = 1 << 20
 """The most records that a thread is expected to write in a second."""
 SWITCH_INTERVAL = 0.001
@@ -108,11 +109,9 @@ class Session:
     def _pause(self) -> float:
         """Return the seconds until the next round.
 
-        In each round the pump takes the GIL from the program. So rounds are rarer while no sink is live, unless a
-        buffer could be full before the next one.
+        In each round the pump takes the GIL from the program. So rounds are rare, unless a buffer could be full before
+        the next one; a live view asks for the events before it makes a frame.
         """
-        if any(sink.live for sink in self.sinks):
-            return self.interval
         room = min((x.limit - len(x.pending) for x in list(self.lanes)), default=numbers_in(self.capacity))
         waits = [wait for sink in self.sinks for wait in (sink.grad_interval, sink.patience) if wait is not None]
         return max(self.interval, min([CALM * self.interval, room / schema.WORDS / FASTEST, *waits]))
@@ -267,13 +266,13 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
         buffer: bytes of records that may wait in each thread's buffer; further ones are dropped and counted. If
             several sinks are attached, the largest value is used.
         interval: seconds between two rounds of the thread that empties the buffers; the shortest of all sinks is used.
-            While no sink is live, rounds are up to four times as far apart.
+            While no buffer fills, rounds are up to four times as far apart.
 
     Returns:
         The session, which all attached sinks share.
 
     Raises:
-        TypeError: `sink` lacks a member that sinks have.
+        TypeError: `sink` lacks a member that sinks have, or an interval of it is no number.
 
     >>> import flnb
     >>> run = flnb.telemetry.Recording("mine")
@@ -285,6 +284,7 @@ def attach(sink: Sink, *, buffer: int = DEFAULT_BUFFER, interval: float = INTERV
     """
     global session
     _check_sink("attach", sink)  # else the pump's thread would end with an error
+    _check_intervals(sink)
     try:
         with _lock:
             event_ns()
@@ -308,6 +308,15 @@ def _check_sink(function: str, sink: object) -> None:
             f"flnb.telemetry.{function}: expected a sink, such as flnb.telemetry.Recording(), got {brief(sink)}, which "
             f"has no {', '.join(missing)}"
         )
+
+
+def _check_intervals(sink: Sink) -> None:
+    """Raise a TypeError if an interval of a sink is neither a number nor None."""
+    for name in ("grad_interval", "patience"):
+        seconds = getattr(sink, name)
+        if seconds is not None and not isinstance(seconds, Real):
+            expected = f"expected the sink's {name} to be a number of seconds or None"
+            raise TypeError(f"flnb.telemetry.attach: {expected}, got {brief(seconds)}")
 
 
 def detach(sink: Sink) -> None:

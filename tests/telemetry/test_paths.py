@@ -169,7 +169,9 @@ def test_a_folder_that_cannot_be_closed_is_unlocked(
 def test_a_sink_with_a_wrong_interval_does_not_end_telemetry(program: Any) -> None:
     wrong: Any = Collector()
     wrong.grad_interval = "x"
-    with pytest.raises(TypeError):
+    with pytest.raises(
+        TypeError, match=r"attach: expected the sink's grad_interval to be a number of seconds or None, go"
+    ):
         pump.attach(wrong)
     assert pump.session is None
     with record() as run:
