@@ -147,6 +147,28 @@ def measure(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, 
     return seconds
 
 
+def measure_between(off: Callable[[], float], variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
+    """Call every variant once in each of ``rounds`` rounds, and ``off`` before and after each of these calls.
+
+    Return, for each variant, the list of the seconds that its calls returned, and under the key ``off`` before its name
+    the list of the means of the two calls of ``off``. So a machine whose speed changes from second to second changes
+    few of the ratios.
+    """
+    seconds: dict[str, list[float]] = {key: [] for name in variants for key in (name, f"off {name}")}
+    for run in variants.values():
+        run()
+    before = off()
+    for _ in range(rounds):
+        for name, run in variants.items():
+            gc.collect()
+            seconds[name].append(run())
+            gc.collect()
+            after = off()
+            seconds[f"off {name}"].append((before + after) / 2)
+            before = after
+    return seconds
+
+
 def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[float, float, float]:
     """Return the median, the lower and the upper quartile of the ratios of two variants' seconds in the same round.
 
@@ -242,14 +264,14 @@ def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     """Measure a training step of the quickstart, without recording and with each kind of recording; returns rows.
 
     A round takes half a second: so long that gradient norms, which a recording samples twice a second, and the first
-    frame of a dashboard count as much as in a long run, and so short that changes of the machine's speed meet all
-    variants alike. There are more rounds than for the chain because steps vary more.
+    frame of a dashboard count as much as in a long run, and so short that changes of the machine's speed meet a variant
+    and its neighbours alike. There are more rounds than for the chain because steps vary more.
     """
-    off, rounds = training_steps(steps // 10), 2 * rounds
+    off = training_steps(steps // 10)
     watching = {"recorder": recorded(off), "disk": stored(off), "dashboard": watched(off)}
-    seconds = measure({"off": off, **watching}, rounds)
+    seconds = measure_between(off, watching, 5 * rounds)
     return [
-        _row("training step", collector, f"{name} / off", seconds, name, "off", goal)
+        _row("training step", collector, f"{name} / off", seconds, name, f"off {name}", goal)
         for name, goal in (("recorder", 1.05), ("disk", 1.05), ("dashboard", 1.15))
     ]
 
