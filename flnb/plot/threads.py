@@ -120,7 +120,10 @@ def _draw(figure: Any, run: Recording, span: tuple[int, int], longest: int, firs
                 figure.add_annotation(
                     x=x, y=first - 0.5, yanchor="bottom", text=f"step {index}", showarrow=False, xanchor="left"
                 )
-    places = rows.stream_names()
+    places = {
+        lane: name if (rank := rows.ranks.get(lane)) is None else f"rank {rank}, {name}"
+        for lane, name in rows.stream_names().items()
+    }
     return [_title(key, places) for key in keys]
 
 
@@ -178,7 +181,10 @@ def _looks(run: Recording, key: Key, bars: Bars) -> tuple[list[str], list[str], 
 
 
 def _title(key: Key, places: dict[int, str]) -> str:
-    """Return the label of a row: it has the thread's number if the row shows phases, or the stream's device."""
+    """Return the label of a row: it has the thread's number if the row shows phases, or the stream's device.
+
+    `places` has the label of each stream's device.
+    """
     kind = KINDS[key.kind]
     if kind == "task":
         return f"{html_text(places[key.lane], figures.LONGEST)}, stream {key.depth}"

@@ -14,7 +14,7 @@ class Sink(Protocol):
     grad_interval: float | None
     """Seconds between two backward passes whose gradient norms are measured; None if none are to be measured."""
     live: bool
-    """Whether the sink receives records every few milliseconds. If not, it receives them when a buffer is half full, at
+    """Whether the sink receives records several times a second. If not, it receives them when a buffer is half full, at
     a flush and at the end, so that the pump uses no processor time in between."""
     patience: float | None
     """Seconds after which a sink that is not live receives all records, followed by an empty batch; None for never."""

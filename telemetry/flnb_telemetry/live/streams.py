@@ -30,7 +30,6 @@ class Streams:
 
     Args:
         catalog: resolves the ids in records.
-
         lanes: the numbers of lanes that are known already, to which new ones are added.
 
     Attributes:
