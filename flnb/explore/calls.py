@@ -156,11 +156,16 @@ def tensor(array: Any) -> Tensor:
 
     The array is copied if it is read-only, or if the active backend's buffers are not NumPy arrays.
 
+    Raises:
+        TypeError: ``array`` is not a NumPy array.
+
     >>> import numpy as np
     >>> from flnb.explore import tensor
     >>> tensor(np.ones((2, 3)).T).shape
     (3, 2)
     """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"explore.tensor: expected a NumPy array, got {type(array).__name__}; use flnb.asarray")
     here = state.current()
     if not here.backend.shares_memory or not array.flags.writeable:
         return asarray(array)
@@ -185,6 +190,13 @@ def generator(state: dict[str, Any]) -> np.random.Generator:
     return source
 
 
+def op_named(function: str, name: str) -> Op:
+    """Return the op with a name; if there is none, raise a KeyError that names the called ``function``."""
+    if name not in OPS:
+        raise KeyError(f"{function}: there is no op {name!r}; the ops are {', '.join(sorted(OPS))}")
+    return OPS[name]
+
+
 def run_op(name: str, *inputs: Any, attributes: tuple[Any, ...] = (), result: Any = None) -> Tensor:
     """Run one primitive op on the active backend and return its result.
 
@@ -202,9 +214,7 @@ def run_op(name: str, *inputs: Any, attributes: tuple[Any, ...] = (), result: An
     >>> run_op("sum", np.ones((2, 3)), attributes=((1,), False)).tolist()
     [3.0, 3.0]
     """
-    if name not in OPS:
-        raise KeyError(f"run_op: there is no op {name!r}; the ops are {', '.join(sorted(OPS))}")
-    op = OPS[name]
+    op = op_named("run_op", name)
     if result is not None:
         shape, dtype = result
         made = (*inputs, *copy.deepcopy(attributes))

@@ -11,7 +11,7 @@ from flnb.dispatch import registry
 from flnb.dispatch.dtypes import is_float
 from flnb.dispatch.quiet import quiet
 from flnb.dispatch.table import OPS
-from flnb.explore.calls import NEW, OpCall, Outcome, same_bits
+from flnb.explore.calls import NEW, OpCall, Outcome, op_named, same_bits
 from flnb.explore.composites import CompositeCall, composite
 from flnb.explore.layout import keep
 
@@ -203,6 +203,9 @@ def compare_op(
         tolerance: allowed error, relative to the largest value.
         repeats: how often to try, for a backend that is wrong only sometimes.
 
+    Raises:
+        KeyError: no op has that name.
+
     >>> import numpy as np
     >>> import flnb
     >>> class Off(flnb.backends.NumpyBackend):
@@ -214,7 +217,10 @@ def compare_op(
     if result is not None:
         result = (tuple(result[0]), np.dtype(result[1]))
     kept = tuple(keep(np.asarray(x)) for x in inputs)
-    kind = CompositeCall if composite(name) else OpCall
+    kind: type[OpCall] = CompositeCall
+    if not composite(name):
+        kind = OpCall
+        op_named("compare_op", name)
     call = kind(name, kept, tuple(attributes), out, result, category)
     reference, other = (registry.make("backend", b) for b in backends)
     return diverges(call, reference, other, tolerance, repeats)

@@ -17,6 +17,13 @@ def test_a_tensor_shares_the_array_and_its_strides():
     assert tensor(array).numpy() is array
 
 
+def test_what_is_no_array_or_no_op_is_said():
+    with pytest.raises(TypeError, match=r"explore\.tensor: expected a NumPy array, got int; use flnb\.asarray"):
+        tensor(3)
+    with pytest.raises(KeyError, match=r"compare_op: there is no op 'wrong'; the ops are .*add, "):
+        compare_op("wrong", [np.ones(2)])
+
+
 @pytest.mark.parametrize(
     ("name", "inputs", "options", "expected"),
     [
