@@ -222,7 +222,7 @@ def test_a_plan_of_more_bytes_than_a_column_holds_spoils_no_analysis() -> None:
     pump.flush()
     live.frame(keyframe=True)
     live.finish()
-    assert live.tallies["op"].bytes.max() == 2**62
+    assert live.tallies.by["op"].bytes.max() == 2**62
 
 
 def test_all_parents_of_ops_with_many_operands_are_recorded() -> None:

@@ -20,12 +20,12 @@ from flnb_telemetry.intern import joined
 from flnb_telemetry.live import collectives as livecollectives
 from flnb_telemetry.live.history import History
 from flnb_telemetry.live.memory import ASKED, END, NODE, OFFSET, WIDTH, arrays
+from flnb_telemetry.live.tallies import Tallies
 from flnb_telemetry.live.tape import LiveTape
 from flnb_telemetry.live.threads import TABLES
 from flnb_telemetry.live.timeline import LiveTimeline
 from flnb_telemetry.live.view import FOLD_AT, Live
 from flnb_telemetry.parts import Parts, UsedParts, use
-from flnb_telemetry.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,17 +62,14 @@ class LiveRecording(Live):
             self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
         self.history = History(self, math.inf)
         self.history.load(run)
-        self.tallies = {name: Tally() for name in self.tallies}
+        self.tallies = Tallies(run.catalog, None)
         tables = {kind: run.table(kind) for kind in TABLES}
         op = tables["op"]
         scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)
         for first in range(0, len(op["t0"]), FOLD_AT):
             at = slice(first, first + FOLD_AT)
             scopes[at], phases[at] = self._count({name: column[at] for name, column in op.items()})
-        spent = op["t1"] - op["t0"]
-        for name, group in self._groups(op, scopes):
-            self.tallies[name].settle(group, spent)
-        del spent
+        self.tallies.settle(op, scopes)
         self.timeline = LiveTimeline(self, None)
         self.timeline.add(tables, (scopes, phases))
         if len(run.table("use")["t"]):
@@ -103,7 +100,7 @@ class LiveRecording(Live):
             about, columns = about | programs, columns | more
         timeline, more = self.timeline.news(self, True)
         about, columns = about | timeline, columns | more
-        content, buffer = self._content(True, 1, self._tables() | self.history.news() | columns, counters)
+        content, buffer = self._content(True, 1, self.tallies.columns() | self.history.news() | columns, counters)
         if self._tape is not None:
             content["tape"] = self._tape.whole(self._tape_levels(self._tape))
         yield content | about | {"part": [0, 1]}, buffer

@@ -15,29 +15,27 @@ import numpy as np
 
 from flnb_telemetry import device_words, pump, schema
 from flnb_telemetry.extras import tool
-from flnb_telemetry.intern import NONE, joined
+from flnb_telemetry.intern import NONE
 from flnb_telemetry.live.arrays import packed
 from flnb_telemetry.live.backward import Backwards
 from flnb_telemetry.live.collectives import LiveCollectives
 from flnb_telemetry.live.history import History, number_and_time
 from flnb_telemetry.live.memory import LiveMemory
+from flnb_telemetry.live.tallies import ROWS, Tallies
 from flnb_telemetry.live.tape import PROTOCOL, LiveTape
 from flnb_telemetry.live.timeline import EMPTY, LiveTimeline
 from flnb_telemetry.run import Run
 from flnb_telemetry.safe_text import safe_lines, safe_text
 from flnb_telemetry.summary import settings
-from flnb_telemetry.tally import Tally, buckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from flnb_telemetry.analysis import tape
     from flnb_telemetry.live.memory import Arrays
     from flnb_telemetry.parts import Exchange
 
 FOLD_AT = 1 << 16  # records that may wait for the next frame before they are taken into the statistics
-ROWS = 4096  # scopes, lines or shapes whose times are shown
-GROUPS = {name: f"(other {name}s)" for name in ("scope", "line", "shape")}  # the names of the sums beyond these rows
 WANTED = 400  # levels of the tape, opened by readers, that frames contain beside the first ones
 PATIENCE = 0.02  # seconds to wait for the newest events before a frame is made without them
 TABLE_SECONDS = 0.25  # between two frames with the table of op times
@@ -74,8 +72,7 @@ class Live(Run):
         super().__init__(name, grad_interval, "waiting")
         self.dropped = 0
         self.memory = LiveMemory()
-        named = self.catalog.strings.id_of
-        self.tallies = {"op": Tally()} | {name: Tally(ROWS, named(others)) for name, others in GROUPS.items()}
+        self.tallies = Tallies(self.catalog, ROWS)
         self._ahead = NONE  # the scopes of the latest tape nodes, which are also those of their backward ops
         self._waiting: list[tuple[int, schema.Records]] = []
         self._sequence = 0
@@ -166,23 +163,14 @@ class Live(Run):
 
     def _count(self, ops: schema.Columns) -> tuple[schema.Ints, schema.Ints]:
         """Update the statistics with op events, given as columns, and return the scope and phase of each."""
-        catalog, plan, spent = self.catalog, ops["plan"], ops["t1"] - ops["t0"]
-        bucket, nbytes = buckets(spent), catalog.nbytes[plan]
+        catalog, plan = self.catalog, ops["plan"]
         scope, phase, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
         self._ahead = ahead[:, -FOLD_AT:]
-        for name, group in self._groups(ops, scope):
-            self.tallies[name].add(group, spent, bucket, nbytes)
+        self.tallies.take(ops, scope)
         view = catalog.strings.id_of("movement")  # views have no bytes of their own
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
-        self._small_bytes += int((nbytes * (small[plan] & (ops["alloc_id"] == 0))).sum())
+        self._small_bytes += int((catalog.nbytes[plan] * (small[plan] & (ops["alloc_id"] == 0))).sum())
         return scope, phase
-
-    def _groups(self, ops: schema.Columns, scope: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the name of each tally, and for each op event the id of its group: of its op, its scope, ..."""
-        yield "op", self.catalog.op[ops["plan"]]
-        yield "scope", scope
-        yield "line", self.catalog.line[ops["context"]]
-        yield "shape", self.catalog.shape[ops["plan"]]
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
         """Store and return the tape to show and the newest tape, each None if unchanged (see `Backwards.news`)."""
@@ -210,7 +198,7 @@ class Live(Run):
             now = clock()
             if keyframe or now / 1e9 >= self._table_due:
                 self._table_due = now / 1e9 + TABLE_SECONDS
-                arrays |= self._tables()
+                arrays |= self.tallies.columns()
             about: dict[str, Any] = {}
             for part in filter(None, (self.collectives, self.devices, self.programs, self.timeline)):
                 head, columns = part.news(self, keyframe)
@@ -358,13 +346,6 @@ class Live(Run):
         if self.session is None:
             return 0.0
         return min(1.0, self.session.share() + self._frame_ns / max(1, clock() - self.session.started))
-
-    def _tables(self) -> Arrays:
-        """Return the tables of ops, scopes, lines and shapes as columns."""
-        found: Arrays = dict(pair for name, tally in self.tallies.items() for pair in tally.columns(name).items())
-        if "op.name" in found:
-            found["op.family"] = joined(found["op.name"], self.catalog.op, self.catalog.family)
-        return found
 
     def _names(self) -> dict[str, Any]:
         """Return the entries of the tables of strings, plans and contexts that no frame has contained yet."""

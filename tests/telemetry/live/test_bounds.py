@@ -15,9 +15,10 @@ from flnb_telemetry.intern import Catalog
 from flnb_telemetry.live import ring
 from flnb_telemetry.live.bars import COUNT
 from flnb_telemetry.live.ring import Ring
+from flnb_telemetry.live.tallies import GROUPS
 from flnb_telemetry.live.threads import KINDS, Key
 from flnb_telemetry.live.timeline import THREADS, LiveTimeline
-from flnb_telemetry.live.view import GROUPS, Live
+from flnb_telemetry.live.view import Live
 
 import flnb
 from tests.telemetry.live.test_threads import trained

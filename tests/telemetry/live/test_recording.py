@@ -11,7 +11,8 @@ from flnb_telemetry import load_run, record, schema
 from flnb_telemetry.intern import Frame
 from flnb_telemetry.live import recording as liverecording
 from flnb_telemetry.live.recording import LiveRecording
-from flnb_telemetry.live.view import GROUPS, packed
+from flnb_telemetry.live.tallies import GROUPS
+from flnb_telemetry.live.view import packed
 
 import flnb
 from tests.browser.stage import remembered

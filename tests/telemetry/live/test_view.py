@@ -13,7 +13,8 @@ import pytest
 from flnb_telemetry import bus, log, pump, record, schema, step
 from flnb_telemetry.live.memory import EVENTS, FINISHED, POINTS
 from flnb_telemetry.live.recording import LiveRecording
-from flnb_telemetry.live.view import GROUPS, Live
+from flnb_telemetry.live.tallies import GROUPS
+from flnb_telemetry.live.view import Live
 from flnb_telemetry.tally import WORST
 
 
