@@ -330,6 +330,7 @@ def test_a_mismatch_of_real_ranks_is_shown() -> None:
 
     with pytest.raises(distributed.CollectiveError) as raised:
         distributed.run_threads(3, work)
+    live.refresh()
     content, _ = live.frame(keyframe=True)
     live.finish()
     found = content["collectives"]["stuck"]

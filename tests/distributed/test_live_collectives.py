@@ -48,6 +48,7 @@ def train(steps: int = 3, hold: float = 0.0) -> None:
 
 
 def frame(live: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    live.refresh()
     content, buffer = live.frame(keyframe=True)
     json.dumps(content["collectives"], allow_nan=False)
     return content["collectives"], columns(content, buffer)

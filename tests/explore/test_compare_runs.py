@@ -146,13 +146,13 @@ def test_a_terminal_gets_the_columns_that_fit(
 ) -> None:
     found = flnb.compare_runs(*pair, peaks=PEAKS)
     widths = {}
-    for columns in (72, 90, 98, 140, 240):
+    for columns in (72, 90, 140, 240):  # 98 or 99 are needed for the calls, as the times have more digits or fewer
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = repr(found).splitlines()
         widths[columns] = max(map(len, lines))
         title = next(line for line in lines if line.startswith("op "))
         assert all(name in title for name in ("scope", "time A", "time B", "B - A", "changed"))
-        assert ("bytes/s B" in title, "calls A" in title) == (columns == 240, columns > 98), columns
+        assert ("bytes/s B" in title, "calls A" in title) == (columns == 240, columns > 99), columns
     assert all(width <= columns for columns, width in widths.items()), widths
     monkeypatch.setenv("COLUMNS", "72")
     assert re.search(r"bigger 4.00×,\n *more often 2.00×", repr(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from flnb_telemetry.recording import Recording
 
+DEVICES = importlib.util.find_spec("flnb_telemetry.live.devices") is not None  # a tool, which the core alone lacks
 NAMES = ("t0", "t1", "what", "context", "count")
 
 
@@ -55,7 +57,8 @@ def trained(path: Path | None, live: Live) -> Iterator[Recording]:
                 loss = flnb.cross_entropy(model(x), y)
                 loss.backward()
                 optimizer.step()
-                launch(range(4 * number + 1, 4 * number + 5))
+                if DEVICES:
+                    launch(range(4 * number + 1, 4 * number + 5))
             if number % 20 == 0:
                 live.refresh()  # the recording receives events in pieces
             if number == 200:
@@ -120,7 +123,7 @@ def test_old_windows_have_every_event_of_the_recording(runs: Any) -> None:
         own = rows_of(found)
         assert list(own) == list(expected)
         assert expected["op 0"].shape[1] > 30
-        assert 4 <= expected["task 3"].shape[1] <= 12
+        assert not DEVICES or 4 <= expected["task 3"].shape[1] <= 12
         for name, bars in expected.items():
             own[name][1], bars[1] = np.minimum(own[name][1], t1), np.minimum(bars[1], t1)  # a scope may go on
             np.testing.assert_array_equal(own[name], bars, err_msg=name)
