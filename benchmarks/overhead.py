@@ -265,7 +265,9 @@ def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 
     A round takes half a second: so long that gradient norms, which a recording samples twice a second, and the first
     frame of a dashboard count as much as in a long run, and so short that changes of the machine's speed meet a variant
-    and its neighbours alike. There are more rounds than for the chain because steps vary more.
+    and its neighbours alike. There are more rounds than for the chain because steps vary more. Without a dashboard,
+    buffers are emptied when they are half full or, with a disk, every half second: so most of that work of a recorder
+    comes after a round, and is not in its ratio.
     """
     off = training_steps(steps // 10)
     watching = {"recorder": recorded(off), "disk": stored(off), "dashboard": watched(off)}

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flnb_telemetry import bus, device_words, intern, palette, record, schema, step
+from flnb_telemetry import bus, intern, palette, record, schema, step
 from flnb_telemetry.analysis.roofline import Peaks
-from flnb_telemetry.device_words import Kernel
 
 import flnb
 from flnb import plot
@@ -309,30 +308,6 @@ def test_timeline_draws_every_op_once_and_merges_what_is_narrow(stepped: Any) ->
     begin = min(op["t0"][0], stepped.table("scope")["t"].min(initial=op["t0"][0]))
     starts = min(min(trace.base) for trace in mine)
     assert starts == pytest.approx((op["t0"][0] - begin) / 1e6)
-
-
-def test_timeline_has_a_row_for_each_stream_of_a_device() -> None:
-    with flnb.record("device") as run:
-        y = flnb.ones(3)
-        assert bus.lanes is not None
-        t = time.perf_counter_ns()
-        for number, stream in ((1, 0), (2, 7), (3, 7), (4, 9)):
-            context = intern.contexts.id_of(("net", 1, "cuda:0", stream, ""))
-            code = device_words.LAUNCH | intern.kernels.id_of(Kernel("axpy")) << schema.PLAN_SHIFT
-            bus.lanes.lane.emit(code, t, t + 500, number, 0, 0, 0, context)
-            bound = -1 if stream == 9 else 50  # -1: an emulated device, which has no times
-            bus.emit(device_words.RAN, t + 1_000_000 * number, t + 1_000_000 * number + 400_000, number, bound, t)
-    assert y.shape == (3,)
-    figure = plot.timeline(run)
-    rows = list(figure.layout.yaxis.ticktext)
-    assert rows[-2:] == ["cuda:0, stream 0", "cuda:0, stream 7"]
-    begin = run.table("op")["t0"][0]
-    for row, numbers in (("cuda:0, stream 0", [1]), ("cuda:0, stream 7", [2, 3])):
-        (bars,) = (trace for trace in figure.data if trace.y[0] == rows.index(row))
-        assert bars.base == pytest.approx([(t - begin) / 1e6 + number for number in numbers])
-        assert bars.x == pytest.approx([0.4] * len(numbers))
-        assert bars.hovertext == tuple(["axpy 400 µs<br>net"] * len(numbers))
-    assert figure.layout.xaxis.range[1] == pytest.approx((t - begin) / 1e6 + 3.4)
 
 
 def test_timeline_says_which_steps_there_are(stepped: Any) -> None:

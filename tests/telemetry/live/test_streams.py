@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from flnb_telemetry import bus, device_words, intern, pump, record, schema
 from flnb_telemetry.device_words import Kernel
 from flnb_telemetry.foreign.kineto import load_trace
@@ -13,6 +15,8 @@ from flnb_telemetry.live.bars import PAIR, SHIFT, T0, T1
 from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.live.streams import FIRST
 from flnb_telemetry.live.threads import KINDS, Key
+
+import flnb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,3 +133,28 @@ def test_streams_of_a_trace_of_pytorch_have_lanes(tmp_path: Path) -> None:
         assert [end - begin for begin, end in ran] == [25_000] * 3
         assert np.diff(begins).tolist() == [60_000] * 2
         assert begins[0] - next(iter(found.values()))[0][0] == 30_000 * at
+
+
+def test_timeline_has_a_row_for_each_stream_of_a_device() -> None:
+    with flnb.record("device") as run:
+        y = flnb.ones(3)
+        assert bus.lanes is not None
+        t = time.perf_counter_ns()
+        for number, stream in ((1, 0), (2, 7), (3, 7), (4, 9)):
+            context = intern.contexts.id_of(("net", 1, "cuda:0", stream, ""))
+            code = device_words.LAUNCH | intern.kernels.id_of(Kernel("axpy")) << schema.PLAN_SHIFT
+            bus.lanes.lane.emit(code, t, t + 500, number, 0, 0, 0, context)
+            bound = -1 if stream == 9 else 50  # -1: an emulated device, which has no times
+            bus.emit(device_words.RAN, t + 1_000_000 * number, t + 1_000_000 * number + 400_000, number, bound, t)
+    assert y.shape == (3,)
+    pytest.importorskip("plotly")
+    figure = flnb.plot.timeline(run)
+    rows = list(figure.layout.yaxis.ticktext)
+    assert rows[-2:] == ["cuda:0, stream 0", "cuda:0, stream 7"]
+    begin = run.table("op")["t0"][0]
+    for row, numbers in (("cuda:0, stream 0", [1]), ("cuda:0, stream 7", [2, 3])):
+        (bars,) = (trace for trace in figure.data if trace.y[0] == rows.index(row))
+        assert bars.base == pytest.approx([(t - begin) / 1e6 + number for number in numbers])
+        assert bars.x == pytest.approx([0.4] * len(numbers))
+        assert bars.hovertext == tuple(["axpy 400 µs<br>net"] * len(numbers))
+    assert figure.layout.xaxis.range[1] == pytest.approx((t - begin) / 1e6 + 3.4)
