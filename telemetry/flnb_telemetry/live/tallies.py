@@ -19,7 +19,7 @@ ROWS = 4096
 """The most scopes, lines or shapes of a program that still runs whose times are shown."""
 GROUPS = {name: f"(other {name}s)" for name in ("scope", "line", "shape")}
 """The names of the sums beyond these rows."""
-WAITING = 1 << 16
+WAITING = 1 << 13
 """The most ops that wait to be counted."""
 
 
