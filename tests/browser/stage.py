@@ -30,6 +30,8 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; background: var(--ground); }}
 body {{ --ground: #111; --ink: rgba(255,255,255,.87); --jp-error-color1: #ef5350; }}
 body[data-jp-theme-light=true] {{ --ground: #fff; --ink: rgba(0,0,0,.87); --jp-error-color1: #d32f2f; }}
+/* a wide font, which a reader's machine may have, too */
+body[data-jp-theme-light=true] {{ --jp-ui-font-family: "DejaVu Sans", sans-serif; }}
 body {{ --jp-layout-color0: var(--ground); --jp-layout-color1: var(--ground); }}
 body {{ --jp-ui-font-color0: var(--ink); --jp-ui-font-color1: var(--ink); }}
 </style><body data-jp-theme-light={light}>

@@ -46,7 +46,7 @@ export class WhoIsLate {
     const [value, unit] = duration(row.last ? row.lost_ms_per_step * 1e6 : null);
     const element = h("tr", { tabindex: -1, "data-rank": row.rank }, h("td", "fl-left", String(row.rank)), h("td", "fl-left fl-dim", row.host),
       h("td", {}, integer(row.last)), h("td", "fl-left fl-quantity", bar, value, unit ? h("span", "fl-unit", unit) : ""),
-      h("td", "fl-left fl-code", row.scope || UNKNOWN));
+      h("td", { class: "fl-left fl-code", title: row.scope }, row.scope || UNKNOWN));
     attribute(element, "aria-selected", chosen);
     return element;
   }

@@ -46,6 +46,11 @@ export class MemoryDetails {
     this.element = pane("Selected block");
   }
 
+  /** Draw anew at the next update: what was drawn may have been for another width. */
+  resize(): void {
+    this.drawn = "";
+  }
+
   update(now: number): void {
     const { store, theme } = this.context;
     const moving = store.following ? Math.floor(now / REFRESH) : store.versions.memory;

@@ -112,6 +112,7 @@ export class MemoryView implements View {
     timeline.chart.resize(timeline.host.clientWidth, timeline.host.clientHeight);
     fragmentation.chart.resize(fragmentation.host.clientWidth, fragmentation.host.clientHeight);
     blocks.map.resize(blocks.host.clientWidth, blocks.host.clientHeight);
+    this.details.resize();
   }
 
   render(now: number): void {
