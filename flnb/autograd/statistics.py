@@ -36,9 +36,6 @@ SMALL = 1 << 13
 LIMIT = 256
 """The largest number of nodes measured from the beginning of a pass, and again from the first NaN or Inf on."""
 
-KEEP_PLAN = ~0xFFFFFF
-"""The mask of the bits of a plan's telemetry code that contain the plan's number."""
-
 
 class Statistics:
     """Measures the gradients of one recorded backward pass, and emits an event with the statistics of each node.
@@ -76,7 +73,7 @@ class Statistics:
         nbytes = sum(x._spec.nbytes for x in saved if isinstance(x, Tensor))
         line = source_lines.interned(node[CODE], node[LASTI])
         self._emit(
-            schema.GRAD_STAT | node[PLAN].code & KEEP_PLAN,
+            schema.GRAD_STAT | node[PLAN].code & schema.PLAN_BITS,
             node[SEQ],
             encoding.float_bits(norm),
             bad,

@@ -281,7 +281,7 @@ def sync() -> None:
 
 def emit_edges(lane: Any, plan: Plan, seq: int, edges: list[int]) -> None:
     """Emit the parents (``edges``) of node ``seq`` that do not fit into the op's own event, five to an event."""
-    code = schema.EDGE | plan.code >> 24 << 24
+    code = schema.EDGE | plan.code & schema.PLAN_BITS
     for i in range(0, len(edges), 5):
         lane.pending += (code, perf_counter_ns(), seq, *edges[i : i + 5], 0, 0, 0, 0)[: schema.WORDS]
 

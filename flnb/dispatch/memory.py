@@ -30,8 +30,7 @@ __all__ = [
     "reclaim", "refuse_arrays", "release",
 ]  # fmt: skip
 
-_ALLOC = schema.ALLOC
-_KEEP_CODE = ~0xFFFFFF  # a mask that leaves the number of the plan in a plan's code
+_ALLOC, _PLAN_BITS = schema.ALLOC, schema.PLAN_BITS
 
 
 def allocate(
@@ -45,7 +44,7 @@ def allocate(
     """Allocate a block of at least ``nbytes`` bytes from a manager, count it and emit its event.
 
     Args:
-        plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none.
+        plan_code: the code of the op that allocates (`flnb.dispatch.plan.Plan.code`), 0 for none; or `OF_AN_OP`.
         category: index into `flnb_telemetry.schema.CATEGORIES`.
         hint: an `AllocHint` for the manager, or an object with the ``shape`` and ``dtype`` from which to make one.
         make: makes the object that owns the memory, called as ``make(size)(address)``: `memory_of` or `owner_of`. The
@@ -94,7 +93,7 @@ def allocate(
             if allocated > ledger.peak:
                 ledger.peak = allocated
         if lane is not None:
-            code, segment = _ALLOC | category << 8 | plan_code & _KEEP_CODE, block.segment.id
+            code, segment = _ALLOC | category << 8 | plan_code & _PLAN_BITS, block.segment.id
             context = lane.context if plan_code else source_lines.here(lane.context)
             lane.pending += (code, clock(), number, block.address, block.size, nbytes, segment, context)
         if dropped:  # blocks of other managers, whose locks are not taken while this manager's is held

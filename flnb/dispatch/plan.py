@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from flnb.dispatch.table import Op
     from flnb.interface import TensorBackend
 
+OF_AN_OP = schema.OP
+"""The code for memory that a method allocates while an op runs: the event gets the op's line, but names no op."""
+
 
 class Spec:
     """Shape and dtype of a tensor, and the family of its buffer (``kind``). Equal specs are the same object."""

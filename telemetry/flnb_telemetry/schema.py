@@ -47,6 +47,8 @@ ENTER_MODULE, ENTER_BLOCK = 1, 3
 """Values of the field "enter" of a scope event: a module call begins, another scope begins; 0 means a scope ends."""
 
 PLAN_SHIFT = 24
+PLAN_BITS = -1 << PLAN_SHIFT
+"""The mask of the bits of a code that contain the number of the plan."""
 AUX_SHIFT = 8
 
 

@@ -110,6 +110,17 @@ def test_also_if_the_pass_is_differentiated_or_runs_op_by_op(compiled: bool) -> 
     assert ("y = flnb.sin(w)", "cos", "backward") in sources(run, "op", "phase")
 
 
+def test_scratch_memory_inside_an_op_has_the_op_s_line_also_in_a_backward_pass() -> None:
+    x, w = flnb.Variable(flnb.randn(8, 4, 32, 32)), flnb.Variable(flnb.randn(8, 4, 3, 3))
+    with flnb.use_memory_manager("caching"), flnb.use_backend("numpy"), flnb.record() as run:
+        y = flnb.conv2d(x, w)
+        y.sum().backward()
+    blocks = run.table("alloc")
+    contexts = [run.catalog.contexts.items[c] for c in blocks["context"][blocks["plan"] == 0]]
+    lines = {(schema.PHASES[c.phase], c.line.partition(": ")[2]) for c in contexts}
+    assert lines == {("other", "y = flnb.conv2d(x, w)"), ("backward", "y = flnb.conv2d(x, w)")}
+
+
 def test_what_lies_between_ops_has_no_line_and_an_error_leaves_none_behind() -> None:
     x, manager = flnb.ones((4, 4)), flnb.memory.Caching()
     with flnb.record() as run:

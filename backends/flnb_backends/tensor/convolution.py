@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from flnb.dispatch import lent
-from flnb.dispatch.plan import spec_of
+from flnb.dispatch.plan import OF_AN_OP, spec_of
 from flnb.dispatch.quiet import quiet_methods
 from flnb.dispatch.state import TEMPORARY, current
 from flnb_backends.tensor.half import in_single
@@ -75,7 +75,7 @@ def scratch(shape: Extents, dtype: np.dtype[Any]) -> Array:
     if part is not None:
         return part.view(dtype).reshape(shape)
     here = current()
-    return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, 0, TEMPORARY)[0]
+    return here.backend.empty(spec_of(shape, dtype), here.manager, here.min_block, OF_AN_OP, TEMPORARY)[0]
 
 
 def brief_scratch(nbytes: int) -> Array:
