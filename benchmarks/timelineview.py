@@ -158,7 +158,7 @@ FRAMES = """async ({steps, pan}) => {
 
 
 FRAME = ("zoom, ms (median)", "pan, ms (median)")
-"""Columns with what a frame takes."""
+"""The columns with the time of a frame."""
 
 
 def in_browser(ops: int, steps: int) -> dict[str, Any]:

@@ -39,13 +39,8 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run `flnb` as a user would."""
     return subprocess.run(
         [sys.executable, "-m", "flnb.cli", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 @pytest.fixture

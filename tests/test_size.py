@@ -78,11 +78,11 @@ GRAPH = (
     "flnb.plot.modes", "flnb.autograd.repeated", "flnb.optim.repeated",
 )  # fmt: skip
 """Modules of the graph, which the goals do not count either."""
-WITH_ALL, GOAL_WITH_ALL = 27_951, 18_000
+WITH_ALL, GOAL_WITH_ALL = 27_948, 18_000
 """The most lines of the core with graph, ranks and devices, and the goal, which the core alone exceeds by its part."""
 
 
-@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_861, 11_500), ("", 34_584, 24_500)])
+@pytest.mark.parametrize(("storey", "most", "goal"), [("core", 15_858, 11_500), ("", 34_581, 24_500)])
 def test_code_does_not_grow(storey: str, most: int, goal: int) -> None:
     """``most`` may only become smaller, until it is the goal: a feature that needs more says in its commit why."""
     counted = {name: path for name, path in modules().items() if not name.startswith(RANKS + DEVICES + GRAPH)}

@@ -129,10 +129,7 @@ def _holds_tensors(values: Sequence[Any]) -> bool:
 def _elements(values: Sequence[Any]) -> Iterator[Any]:
     """Iterate over the elements of nested lists."""
     for v in values:
-        if isinstance(v, (list, tuple)):
-            yield from _elements(v)
-        else:
-            yield v
+        yield from _elements(v) if isinstance(v, (list, tuple)) else (v,)
 
 
 def _common(values: Sequence[Any]) -> np.dtype[Any]:
@@ -160,7 +157,7 @@ def _joined(values: Sequence[Any], dtype: np.dtype[Any]) -> Tensor:
 def _read(values: Any) -> Any:
     """Replace the tensors in nested lists by NumPy arrays of their values."""
     if isinstance(values, (list, tuple)):
-        return [_read(v) for v in values]
+        return list(map(_read, values))
     return values._values() if isinstance(values, Tensor) else values
 
 
@@ -257,9 +254,7 @@ def ones(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = None, device: str | None = None) -> Tensor:
-    """Make a tensor whose values are arbitrary until they are written.
-
-    Its dtype is `flnb.default_dtype()` unless another is given.
+    """Make a tensor of arbitrary values, of `flnb.default_dtype()` (float32) unless another dtype is given.
 
     Raises:
         ValueError: an extent is negative.

@@ -1,4 +1,4 @@
-"""`flnb.plot.devices`: what the host asked of devices, and when their streams ran it, as a plotly figure."""
+"""`flnb.plot.devices`: the calls of the host to devices, and when the streams ran their work, as a plotly figure."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ MARK = 2.0
 
 
 def view_svg(run: Recording | Ranks, view: str, beside: Recording | None = None) -> str:
-    """Return an SVG document with what a view shows of a recording.
+    """Return an SVG document with a view of a recording.
 
     Args:
         run: a recording, or a `Ranks`, of which there is a picture of the view "collectives".
@@ -91,7 +91,7 @@ def comparison_svg(a: Any, b: Any) -> str:
 
 
 def program_svg(f: Any) -> str:
-    """Return an SVG document with the launches of a function's programs, and the memory of what they store."""
+    """Return an SVG document with the launches of a function's programs, and the memory of their values."""
     return svg.stacked([_program(each) for each in programs_of(f, "flnb.program")])
 
 

@@ -54,7 +54,7 @@ def facts(run: Recording) -> list[str]:
 
 
 def settings(run: Run) -> str:
-    """Return what a recording stores of the events, and where, as text; "" if it is not known, as of foreign files."""
+    """Return as text which events a recording stores, and where; "" if that is unknown, as for files of other tools."""
     meta, size = run.meta, quantity.size
     if "limit" not in meta:
         return ""

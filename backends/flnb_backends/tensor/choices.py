@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A thread-local cache of the `KEPT` most recently used oneDNN primitives.
+    """A thread-local cache of oneDNN primitives; only the `KEPT` most recently used ones stay in it.
 
     Threads cannot share a primitive, because it stores the addresses of the arrays on which it runs.
     """
