@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 def manager(
-    kind: type, told: Mapping[str, Any], lease: Lease, capacity: int, function: str = "use_memory_manager"
+    kind: type, settings: Mapping[str, Any], lease: Lease, capacity: int, function: str = "use_memory_manager"
 ) -> str | None:
     """Return the line of code that activates a manager with given settings; None if one line is not enough.
 
     Args:
         kind: the manager's class.
-        told: the manager's settings by name.
+        settings: the manager's settings by name.
         lease: the manager's lease, which contains the device.
         capacity: the capacity of the device in bytes; used only if the device is not the default device.
         function: the name of flnb's function to call with the manager.
     """
-    if not all(value is None or isinstance(value, (str, int, float)) for value in told.values()):
+    if not all(value is None or isinstance(value, (str, int, float)) for value in settings.values()):
         return None
     shipped = registry.SHIPPED["memory manager"]
     name = next((key for key, at in shipped.items() if at == f"{kind.__module__}:{kind.__name__}"), None)
     if lease.device is default_device() and name is not None:
-        options = ",".join(f"{key}={value}" for key, value in told.items() if value is not None)
+        options = ",".join(f"{key}={value}" for key, value in settings.items() if value is not None)
         return f'flnb.{function}("{name}{":" * bool(options)}{options}")'
     device = "" if lease.device is default_device() else f"{_called(type(lease.device))}({_size(capacity)})"
-    settings = [f"{key}={json.dumps(value)}" for key, value in told.items() if value is not None]
-    return f"flnb.{function}({_called(kind)}({', '.join([device] * bool(device) + settings)}))"
+    given = [f"{key}={json.dumps(value)}" for key, value in settings.items() if value is not None]
+    return f"flnb.{function}({_called(kind)}({', '.join([device] * bool(device) + given)}))"
 
 
 def lean(models: tuple[str, ...], method: str, scopes: tuple[str, ...]) -> str:

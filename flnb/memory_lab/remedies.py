@@ -246,7 +246,7 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
     """Return a function that makes copies of a manager, which release their caches just before request ``last``."""
 
     def made(lease: Lease) -> MemoryManager:
-        inner: Any = type(manager)(lease, **manager.told)
+        inner: Any = type(manager)(lease, **manager.settings)
         plain, asked = inner.alloc, 0
 
         def alloc(nbytes: int, stream: int = 0, hint: Any = None) -> Any:
@@ -301,11 +301,11 @@ def _leaner(
 
     def candidate(again: tuple[str, ...], away: tuple[str, ...], names: tuple[str, ...] = ()) -> Candidate:
         changed, nbytes = step.changed(again, away)
-        told = names or tuple(dict.fromkeys(map(step.own, again or shortest(step, away))))
-        roots = dict.fromkeys(scope.partition(".")[0] for scope in told)
+        places = names or tuple(dict.fromkeys(map(step.own, again or shortest(step, away))))
+        roots = dict.fromkeys(scope.partition(".")[0] for scope in places)
         written = tuple(dict.fromkeys(text for root in roots for text in models[root].written))
         cost = costs(sum(map(step.seconds, again)), nbytes, nbytes / rate)
-        return Candidate(snippets.lean(written, "recompute" if again else "offload", told), changed, at.manager, cost)
+        return Candidate(snippets.lean(written, "recompute" if again else "offload", places), changed, at.manager, cost)
 
     for method in METHODS:
         found = [
@@ -351,7 +351,7 @@ def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
     for name in ("split_limit", "recycling_limit"):
         if name in parameters:
             for limit in sizes:
-                told = {**manager.told, name: f"{limit >> 20}MiB"}
-                code = snippets.manager(type(manager), told, manager.device, at.available or 0)
+                settings = {**manager.settings, name: f"{limit >> 20}MiB"}
+                code = snippets.manager(type(manager), settings, manager.device, at.available or 0)
                 if code is not None:
-                    yield name, Candidate(code, trace, partial(type(manager), **told))
+                    yield name, Candidate(code, trace, partial(type(manager), **settings))

@@ -50,16 +50,16 @@ def facts(tensor: Tensor) -> list[str]:
         return [f"in a {tensor._spec.kind!r} buffer; .to({here.backend.name!r}) converts it"]
     block = block_of(tensor._data)
     size = quantity.size(tensor.nbytes)
-    told = [here.backend.name, f"block {block.id}, {size}" if block else f"{size}, no block of its own"]
+    info = [here.backend.name, f"block {block.id}, {size}" if block else f"{size}, no block of its own"]
     if here.backend.base_of(tensor._data) is not None:
-        told.append("a view")
+        info.append("a view")
     if not here.backend.is_contiguous(tensor._data):
-        told.append("not contiguous")
+        info.append("not contiguous")
     node = tensor._node
     if node is not None:
         name = getattr(tensor, "name", "")
-        told.append(f"from {node[0].op.name}" if node[0] is not None else f"requires grad{f', {name}' if name else ''}")
-    return told
+        info.append(f"from {node[0].op.name}" if node[0] is not None else f"requires grad{f', {name}' if name else ''}")
+    return info
 
 
 def statistics(values: Array) -> str:

@@ -1,4 +1,4 @@
-"""What a memory manager's constructor was told: a device, and settings by which another like it can be made."""
+"""The arguments of a memory manager's constructor: a device, and settings from which an equal manager can be made."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flnb.memory import Caching, SimulatedDevice, Trace
 
 
 @pytest.mark.parametrize("device", [3, "8GiB", SimulatedDevice])
-def test_what_is_no_device_is_told(device: Any) -> None:
+def test_what_is_no_device_is_refused(device: Any) -> None:
     says = rf"Caching\(device={re.escape(repr(device))}\): expected a MemoryDevice, such as flnb.memory.HostDevice"
     with pytest.raises(TypeError, match=says):
         Caching(device)
 
 
-def test_constructors_that_hide_their_names_are_told_apart() -> None:
+def test_settings_of_constructors_that_hide_the_names_of_their_arguments() -> None:
     def behind(function: Any) -> Any:
         return lambda *given, **named: function(*given, **named)
 
@@ -33,11 +33,11 @@ def test_constructors_that_hide_their_names_are_told_apart() -> None:
         __init__ = dict.__init__  # type: ignore[assignment]
 
     device = SimulatedDevice()
-    assert Shown(device, "64MiB").told == {"split_limit": "64MiB"}
+    assert Shown(device, "64MiB").settings == {"split_limit": "64MiB"}
     hidden = Hidden(device, "64MiB", recycling_limit="1GiB")
     assert hidden.split_limit == 64 << 20
-    assert hidden.told == {"argument 2": "64MiB", "recycling_limit": "1GiB"}
-    assert Hidden(device).told == {}
+    assert hidden.settings == {"argument 2": "64MiB", "recycling_limit": "1GiB"}
+    assert Hidden(device).settings == {}
     with pytest.raises(
         TypeError, match=r"cannot be created for the simulated device: .*unexpected keyword argument 'argument 2'"
     ):
