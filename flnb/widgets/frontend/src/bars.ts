@@ -3,7 +3,7 @@
 import { Brush } from "./brush.ts";
 import { attribute, h, icon, icons, on, setText } from "./dom.ts";
 import { bytes, bytesText, clock, count, integer, joined, moment, percentText, text, UNKNOWN } from "./format.ts";
-import { selectionParts, stateLine, steps, type StateLine } from "./states.ts";
+import { ofSteps, selectionParts, stateLine, type StateLine } from "./states.ts";
 import type { Counters } from "./protocol.ts";
 import type { TabName, ViewContext } from "./view.ts";
 
@@ -157,7 +157,7 @@ export class RecordingBar {
     const counters = store.latest?.counters;
     const waiting = !counters || store.latest?.run.state === "waiting";
     const { step } = store;
-    this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step · ${steps(counters.steps_total)}` : "step");
+    this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step · ${ofSteps(counters.steps_total, counters.step)}` : "step");
     this.recorded.set(waiting ? UNKNOWN : counters.t < 1 ? moment(counters.t) : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
     this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");
     this.telemetry.set(waiting ? UNKNOWN : percentText(counters.telemetry_share));

@@ -1,6 +1,6 @@
 /** What the status line says about the connection and the recording: every state in words, calm when all is well. */
 
-import { clock, count, integer, percentText, text, UNKNOWN } from "./format.ts";
+import { clock, count, integer, moment, percentText, text, UNKNOWN } from "./format.ts";
 import type { Store } from "./store.ts";
 
 /** Shape beside the words, so that no state is told by colour alone. */
@@ -27,6 +27,9 @@ export const BEHIND_AFTER = 1900;
 
 /** A recording without new events for this long (ms) says so: mostly a cell has ended, and the next has not begun. */
 const IDLE_AFTER = 3000;
+
+/** How many steps a run has, or is to have: "4 steps" after step 3, else "of 12 000 steps". */
+export const ofSteps = (total: number, step: number | null): string => `${total > (step ?? 0) + 1 ? "of " : ""}${steps(total)}`;
 
 export const steps = (value: number): string => `${integer(value)} ${value === 1 ? "step" : "steps"}`;
 
@@ -86,9 +89,9 @@ export function stateLine(store: Store, now: number): StateLine {
       tone: "warn", stale: false, urgent: true,
     };
   }
-  const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${counters.steps_total ? `, ${steps(counters.steps_total)}` : ""}`];
+  const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${counters.steps_total ? `, ${ofSteps(counters.steps_total, counters.step)}` : ""}`];
   if (run.state === "finished") {
-    return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${clock(counters.t)} recorded`, run.note ?? "complete, dropped 0"], ...normal };
+    return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${moment(counters.t)} recorded`, run.note ?? "complete, dropped 0"], ...normal };
   }
   const idle = now - store.lastEventAt;
   if (idle > IDLE_AFTER) return { mark: "ring", title: "No events", head: `No events for ${clock(idle / 1e3)}`, rest: [...progress, "a cell has ended, or one call takes long"], ...normal };

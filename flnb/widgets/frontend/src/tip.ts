@@ -1,4 +1,4 @@
-/** A one-line tooltip that stays inside its host. */
+/** A tooltip that stays inside its host: one line, or as many as a long text needs there. */
 
 import { h, setText } from "./dom.ts";
 
@@ -12,9 +12,10 @@ export class Tip {
   show(text: string, x: number, y: number, width: number): void {
     setText(this.element, text);
     this.element.hidden = false;
-    const own = this.element.offsetWidth;
+    this.element.style.maxWidth = `${Math.round(width)}px`;
+    const { offsetWidth: own, offsetHeight: high } = this.element;
     const left = x + 12 + own > width ? Math.max(0, x - 12 - own) : x + 12;
-    this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(Math.max(0, y - 26))}px)`;
+    this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(Math.max(0, y - 8 - high))}px)`;
     this.element.style.left = this.element.style.top = "0";
   }
 

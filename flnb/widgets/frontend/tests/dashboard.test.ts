@@ -134,7 +134,7 @@ describe("the widget", () => {
     draw();
     expect(root.querySelector<HTMLElement>(".fl-empty")!.hidden).toBe(true);
     expect(root.querySelector(".fl-ops tbody tr")!.textContent).toMatch(/^conv2d_backward/);
-    expect(root.querySelector(".fl-recbar")!.textContent).toMatch(/Recording.*step · 600 steps.*events\/s.*1\.8 %telemetry0dropped/);
+    expect(root.querySelector(".fl-recbar")!.textContent).toMatch(/Recording.*step · of 600 steps.*events\/s.*1\.8 %telemetry0dropped/);
     expect(root.querySelector(".fl-ops th[aria-sort=descending]")!.textContent).toBe("Total ↓");
   });
 

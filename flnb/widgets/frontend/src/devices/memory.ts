@@ -109,11 +109,12 @@ function names({ c, theme, scale }: Frame, track: MemoryTrack, y: (value: number
   }
 }
 
-/** From the right: the categories that there are, and what dots are. */
+/** From the right: the categories that are in view, and what dots are. */
 function legend({ c, theme, scale, width }: Frame, track: MemoryTrack, y: number): void {
   const font = theme.ui(10.5);
   let x = width - 12;
-  const there = [...categoryOrder].filter((band) => track.bands[band]!.some((value) => value > 0));
+  const seen = (at: number): boolean => track.places[at]! <= scale.t1 && (track.places[at + 1] ?? Infinity) >= scale.t0;
+  const there = [...categoryOrder].filter((band) => track.bands[band]!.some((value, at) => value > 0 && seen(at)));
   for (const band of [...(track.waiting.length ? [WAITS] : []), ...there.reverse()]) {
     const said = band === WAITS ? "freed, waits" : categoryLabels[band]!;
     const wide = theme.measure(said, font) + 16;

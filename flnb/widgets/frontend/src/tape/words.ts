@@ -71,7 +71,7 @@ export function legend(): HTMLElement {
   return h("div", { style: "display:flex;flex-wrap:wrap;gap:0 18px;padding:6px 12px;border-top:1px solid var(--fl-grid);font-size:11px;color:var(--fl-dim);flex:none" },
     item(box("width:34px;height:4px;background:linear-gradient(90deg,var(--fl-ink) 60%,var(--fl-grid) 60%)"), "gradient norm, log 10⁻⁴ to 10"),
     item(box("width:22px;border-top:1px dashed var(--fl-dim)"), "saved for backward"),
-    item(box("width:18px;height:10px;border:2px solid var(--fl-error);border-radius:3px;background:repeating-linear-gradient(135deg,color-mix(in srgb,var(--fl-error) 40%,transparent) 0 1px,transparent 1px 4px)"), "NaN or Inf; heavy: its origin"),
+    item(box("width:18px;height:10px;border:2px solid var(--fl-error);border-radius:3px;background:repeating-linear-gradient(135deg,color-mix(in srgb,var(--fl-error) 40%,transparent) 0 1px,transparent 1px 4px)"), "NaN or Inf, or failed; heavy: its origin"),
     item(h("b", { style: "font-weight:600;color:var(--fl-text)" }, "×12"), "equal blocks"),
     item(h("b", { style: "font-weight:600;color:var(--fl-text)" }, "op′"), "its backward"));
 }
