@@ -72,15 +72,8 @@ class Statistics:
         norm, bad, size = measure(g)
         nbytes = sum(x._spec.nbytes for x in saved if isinstance(x, Tensor))
         line = source_lines.interned(node[CODE], node[LASTI])
-        self._emit(
-            schema.GRAD_STAT | node[PLAN].code & schema.PLAN_BITS,
-            node[SEQ],
-            encoding.float_bits(norm),
-            bad,
-            size,
-            line,
-            nbytes,
-        )
+        code = schema.GRAD_STAT | node[PLAN].code & schema.PLAN_BITS
+        self._emit(code, node[SEQ], encoding.float_bits(norm), bad, size, line, nbytes)
         if bad:
             self._begins(node)
         return True

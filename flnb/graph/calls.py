@@ -69,9 +69,13 @@ class Call:
 
     def run_recorded(self, lane: Lane) -> None:
         """Call the method, and emit an op event with its times to ``lane``."""
-        t0 = clock()
-        self.run()
         code, context = self.event
+        outer, lane.context = lane.context, context
+        t0 = clock()
+        try:
+            self.run()
+        finally:
+            lane.context = outer
         lane.pending += (code, t0, clock(), 0, 0, context, 0, 0)
 
 

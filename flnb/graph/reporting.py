@@ -57,13 +57,13 @@ def op_event(value: Value) -> int:
     if op.body is not None:
         plan = value.attributes[0]
         code = plan.code if op is plan.op else (plan.pull or pull_plan(plan)).code
-        return schema.OP | code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT
+        return schema.OP | code & schema.PLAN_BITS
     if pooling_of(value) is not None:
         attributes = attributes[:-1]
     if op in (PUT, MOVE):
         op, attributes = OPS["copy"], ()
     code = Plan(op, tuple([x.spec for x in value.inputs]), attributes, value.spec).code
-    return schema.OP | code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT
+    return schema.OP | code & schema.PLAN_BITS
 
 
 def shares(members: Sequence[Value]) -> list[float]:

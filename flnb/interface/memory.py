@@ -194,7 +194,7 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         min_block: NumPy allocates tensors of fewer bytes; by default the device's ``min_block``.
         wants_hint: whether `alloc` is called with an `AllocHint` (making one takes 0.5 us) instead of None.
         checked: whether each new block is checked to be in a segment of the manager and to overlap no other block.
-        settings: the constructor's arguments by name, except the device; an equal manager can be made from them.
+        constructor_arguments: the arguments by name, except the device; an equal manager can be made from them.
     """
 
     name: ClassVar[str] = "abstract"
@@ -203,12 +203,12 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
     required = "alloc", "free"
     ledger: Ledger
     device: Lease
-    settings: dict[str, Any]
+    constructor_arguments: dict[str, Any]
 
     def __new__(cls, *given: Any, **named: Any) -> MemoryManager:
         self = super().__new__(cls)
-        self.settings = _named(cls, given) | named
-        self.settings.pop("device", None)
+        self.constructor_arguments = _named(cls, given) | named
+        self.constructor_arguments.pop("device", None)
         self.ledger = Ledger()  # here, so that an __init__ which forgets super().__init__ does no harm
         self.device = Lease(default_device())
         return self

@@ -246,7 +246,7 @@ def _releasing(manager: MemoryManager, last: int) -> Callable[[Lease], MemoryMan
     """Return a function that makes copies of a manager, which release their caches just before request ``last``."""
 
     def made(lease: Lease) -> MemoryManager:
-        inner: Any = type(manager)(lease, **manager.settings)
+        inner: Any = type(manager)(lease, **manager.constructor_arguments)
         plain, asked = inner.alloc, 0
 
         def alloc(nbytes: int, stream: int = 0, hint: Any = None) -> Any:
@@ -351,7 +351,7 @@ def _tuned(at: Shortage, trace: Trace) -> Iterator[tuple[str, Candidate]]:
     for name in ("split_limit", "recycling_limit"):
         if name in parameters:
             for limit in sizes:
-                settings = {**manager.settings, name: f"{limit >> 20}MiB"}
+                settings = {**manager.constructor_arguments, name: f"{limit >> 20}MiB"}
                 code = snippets.manager(type(manager), settings, manager.device, at.available or 0)
                 if code is not None:
                     yield name, Candidate(code, trace, partial(type(manager), **settings))

@@ -211,7 +211,7 @@ def fresh(spec: Any, lease: Lease, asked: Trace | None = None) -> tuple[str, Mem
     if isinstance(spec, str):
         factory, given = registry.parsed("memory manager", spec)
     elif isinstance(spec, MemoryManager):
-        factory, given = type(spec), spec.settings
+        factory, given = type(spec), spec.constructor_arguments
     elif isinstance(spec, tuple):
         factory, given = spec
     if not callable(factory):

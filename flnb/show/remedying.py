@@ -68,7 +68,8 @@ def applied(what: str) -> Said:
     failed = error.shortage.manager if isinstance(error, OutOfMemoryError) and error.shortage is not None else None
     sums = manager.stats()
     if what.startswith(USE):
-        settings = ", ".join(f"{name}={value}" for name, value in manager.settings.items() if value is not None)
+        given = manager.constructor_arguments
+        settings = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
         text = f"New tensors are allocated by {type(manager).__name__}({settings}) on {_device(manager)}."
         if failed is not None and failed is not manager and (live := failed.stats())["live"]:
             count = f"{live['live']} block{'s' * (live['live'] > 1)} ({size(live['allocated'])})"

@@ -68,7 +68,7 @@ def parts_number(codes: list[int], contexts: list[int], shares: list[float]) -> 
         shares: the share of the kernel's time that each op takes; their sum is 1.
     """
     records = np.zeros((len(codes), schema.WORDS), np.int64)
-    records[:, 0] = [code >> schema.PLAN_SHIFT << schema.PLAN_SHIFT | ESTIMATED for code in codes]
+    records[:, 0] = [code & schema.PLAN_BITS | ESTIMATED for code in codes]
     records[:, 5] = contexts
     with _new_row:
         _parts.append((records, np.concatenate([[0.0], np.cumsum(shares)])))

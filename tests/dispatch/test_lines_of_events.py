@@ -110,15 +110,31 @@ def test_also_if_the_pass_is_differentiated_or_runs_op_by_op(compiled: bool) -> 
     assert ("y = flnb.sin(w)", "cos", "backward") in sources(run, "op", "phase")
 
 
-def test_scratch_memory_inside_an_op_has_the_op_s_line_also_in_a_backward_pass() -> None:
+def lines_of_scratch(run: Any) -> set[tuple[str, str]]:
+    """Return phase and text of the line of each block that was allocated without naming an op."""
+    blocks = run.table("alloc")
+    contexts = [run.catalog.contexts.items[c] for c in blocks["context"][blocks["plan"] == 0]]
+    return {(schema.PHASES[c.phase], c.line.partition(": ")[2]) for c in contexts}
+
+
+def test_scratch_memory_inside_an_op_has_the_op_s_line() -> None:
     x, w = flnb.Variable(flnb.randn(8, 4, 32, 32)), flnb.Variable(flnb.randn(8, 4, 3, 3))
     with flnb.use_memory_manager("caching"), flnb.use_backend("numpy"), flnb.record() as run:
         y = flnb.conv2d(x, w)
         y.sum().backward()
-    blocks = run.table("alloc")
-    contexts = [run.catalog.contexts.items[c] for c in blocks["context"][blocks["plan"] == 0]]
-    lines = {(schema.PHASES[c.phase], c.line.partition(": ")[2]) for c in contexts}
-    assert lines == {("other", "y = flnb.conv2d(x, w)"), ("backward", "y = flnb.conv2d(x, w)")}
+    assert lines_of_scratch(run) == {("other", "y = flnb.conv2d(x, w)"), ("backward", "y = flnb.conv2d(x, w)")}
+
+
+def test_scratch_memory_inside_an_op_of_a_program_has_that_op_s_line() -> None:
+    @flnb.jit
+    def f(x: Any, w: Any) -> Any:
+        return flnb.conv2d(x, w)
+
+    x, w = flnb.randn(8, 4, 32, 32), flnb.randn(8, 4, 3, 3)
+    with flnb.use_memory_manager("caching"), flnb.use_backend("numpy"), flnb.record() as run:
+        for _ in range(3):
+            f(x, w)
+    assert lines_of_scratch(run) == {("other", "return flnb.conv2d(x, w)"), ("other", "f(x, w)")}  # and of a result
 
 
 def test_what_lies_between_ops_has_no_line_and_an_error_leaves_none_behind() -> None:

@@ -166,7 +166,7 @@ def test_unknown_names_list_the_known(kind):
 def test_a_managers_name_may_have_settings(monkeypatch):
     with flnb.use_memory_manager("caching:split_limit=64MiB,recycling_limit=1GiB") as manager:
         assert (manager.split_limit, manager.recycling_limit) == (64 << 20, 1 << 30)
-        assert manager.settings == {"split_limit": "64MiB", "recycling_limit": "1GiB"}
+        assert manager.constructor_arguments == {"split_limit": "64MiB", "recycling_limit": "1GiB"}
     with flnb.use_memory_manager("caching: split_limit = 64MiB , recycling_limit=1GiB,") as manager:
         assert (manager.split_limit, manager.recycling_limit) == (64 << 20, 1 << 30)
     monkeypatch.setenv("FLNB_MEM_MANAGER", "buddy:smallest=4096")

@@ -33,11 +33,11 @@ def test_settings_of_constructors_that_hide_the_names_of_their_arguments() -> No
         __init__ = dict.__init__  # type: ignore[assignment]
 
     device = SimulatedDevice()
-    assert Shown(device, "64MiB").settings == {"split_limit": "64MiB"}
+    assert Shown(device, "64MiB").constructor_arguments == {"split_limit": "64MiB"}
     hidden = Hidden(device, "64MiB", recycling_limit="1GiB")
     assert hidden.split_limit == 64 << 20
-    assert hidden.settings == {"argument 2": "64MiB", "recycling_limit": "1GiB"}
-    assert Hidden(device).settings == {}
+    assert hidden.constructor_arguments == {"argument 2": "64MiB", "recycling_limit": "1GiB"}
+    assert Hidden(device).constructor_arguments == {}
     with pytest.raises(
         TypeError, match=r"cannot be created for the simulated device: .*unexpected keyword argument 'argument 2'"
     ):

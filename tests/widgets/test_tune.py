@@ -70,7 +70,8 @@ def test_the_printed_line_activates_a_manager_with_the_settings(tuner: Tuner) ->
     try:
         exec(tuner.line, {"flnb": flnb})
         manager = flnb.dispatch.state.current().manager
-        assert (manager.name, manager.settings) == ("caching", {"split_limit": "8MiB", "recycling_limit": "2MiB"})
+        assert manager.name == "caching"
+        assert manager.constructor_arguments == {"split_limit": "8MiB", "recycling_limit": "2MiB"}
     finally:
         flnb.set_memory_manager(active)
 

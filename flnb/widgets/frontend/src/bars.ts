@@ -157,7 +157,7 @@ export class RecordingBar {
     const counters = store.latest?.counters;
     const waiting = !counters || store.latest?.run.state === "waiting";
     const { step } = store;
-    this.step.set(waiting ? UNKNOWN : integer(step), counters?.steps_total && !waiting ? `step · ${ofSteps(counters.steps_total, counters.step)}` : "step");
+    this.step.set(waiting ? UNKNOWN : integer(step), `step${waiting ? "" : ofSteps(counters, " · ")}`);
     this.recorded.set(waiting ? UNKNOWN : counters.t < 1 ? moment(counters.t) : clock(counters.t) + (counters.t < 3600 ? " s" : ""));
     this.events.set(counters ? text(count(counters.events_per_s < 10 ? Math.round(counters.events_per_s) : counters.events_per_s)) : "0");
     this.telemetry.set(waiting ? UNKNOWN : percentText(counters.telemetry_share));

@@ -35,12 +35,6 @@ export function stepRate(steps: Steps, window = 5): { steps: Float64Array; value
   return result;
 }
 
-/** Mean seconds from step to step. The first step, which is no point of the curve, counts only where the page lacks steps. */
-function meanSeconds({ steps, counters }: Store): number | null | undefined {
-  const end = steps.column("t1");
-  return steps.evicted || steps.length < 2 ? counters?.step_seconds : (end[steps.length - 1]! - end[0]!) / (steps.length - 1);
-}
-
 /** What there is to show: loss first, the gradient norm, other metrics by name, steps a second last. */
 export function listSeries(store: Store): Series[] {
   const logged = [...store.metrics.entries()].map(([name, metric]): Series => ({
@@ -59,9 +53,9 @@ export function listSeries(store: Store): Series[] {
   const rate = stepRate(store.steps);
   if (rate.values.length) {
     const recent = rate.values.subarray(-20);
-    const all = store.run?.state === "recording" ? 0 : meanSeconds(store); // of a run that has ended: the mean of all steps
+    const all = store.run?.state === "recording" ? 0 : store.counters?.step_seconds; // of a run that has ended: the mean of all steps
     logged.push({
-      name: "steps/s", ...(all && { note: "mean" }), curve: { steps: rate.steps, values: rate.values, length: rate.values.length }, times: rate.times,
+      name: "steps/s", ...(all && { note: "mean of all steps" }), curve: { steps: rate.steps, values: rate.values, length: rate.values.length }, times: rate.times,
       value: all ? 1 / all : recent.reduce((sum, value) => sum + value, 0) / recent.length, format: significant,
     });
   }

@@ -1,6 +1,7 @@
 /** What the status line says about the connection and the recording: every state in words, calm when all is well. */
 
 import { clock, count, integer, moment, percentText, text, UNKNOWN } from "./format.ts";
+import type { Counters } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
 /** Shape beside the words, so that no state is told by colour alone. */
@@ -28,10 +29,11 @@ export const BEHIND_AFTER = 1900;
 /** A recording without new events for this long (ms) says so: mostly a cell has ended, and the next has not begun. */
 const IDLE_AFTER = 3000;
 
-/** How many steps a run has, or is to have: "4 steps" after step 3, else "of 12 000 steps". */
-export const ofSteps = (total: number, step: number | null): string => `${total > (step ?? 0) + 1 ? "of " : ""}${steps(total)}`;
-
 export const steps = (value: number): string => `${integer(value)} ${value === 1 ? "step" : "steps"}`;
+
+/** What follows "step 3": ", 4 steps" where that is the last one, " of 600" before it; "" where their number is not known. */
+export const ofSteps = ({ step, steps_total: total }: Counters, between: string): string =>
+  !total ? "" : total > (step ?? 0) + 1 ? ` of ${integer(total)}` : `${between}${steps(total)}`;
 
 /** The state that matters most. `now` is performance.now(). */
 export function stateLine(store: Store, now: number): StateLine {
@@ -89,7 +91,7 @@ export function stateLine(store: Store, now: number): StateLine {
       tone: "warn", stale: false, urgent: true,
     };
   }
-  const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${counters.steps_total ? `, ${ofSteps(counters.steps_total, counters.step)}` : ""}`];
+  const progress = counters.step === null ? [] : [`step ${integer(counters.step)}${ofSteps(counters, ", ")}`];
   if (run.state === "finished") {
     return { mark: "square", title: "Finished", head: "Finished", rest: [...progress, `${moment(counters.t)} recorded`, run.note ?? "complete, dropped 0"], ...normal };
   }

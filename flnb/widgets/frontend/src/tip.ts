@@ -15,7 +15,7 @@ export class Tip {
     this.element.style.maxWidth = `${Math.round(width)}px`;
     const { offsetWidth: own, offsetHeight: high } = this.element;
     const left = x + 12 + own > width ? Math.max(0, x - 12 - own) : x + 12;
-    this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(Math.max(0, y - 8 - high))}px)`;
+    this.element.style.transform = `translate(${Math.round(left)}px, ${Math.round(y - 8 - high < 0 ? y + 16 : y - 8 - high)}px)`;
     this.element.style.left = this.element.style.top = "0";
   }
 

@@ -134,7 +134,7 @@ describe("the widget", () => {
     draw();
     expect(root.querySelector<HTMLElement>(".fl-empty")!.hidden).toBe(true);
     expect(root.querySelector(".fl-ops tbody tr")!.textContent).toMatch(/^conv2d_backward/);
-    expect(root.querySelector(".fl-recbar")!.textContent).toMatch(/Recording.*step · of 600 steps.*events\/s.*1\.8 %telemetry0dropped/);
+    expect(root.querySelector(".fl-recbar")!.textContent).toMatch(/Recording.*step of 600.*events\/s.*1\.8 %telemetry0dropped/);
     expect(root.querySelector(".fl-ops th[aria-sort=descending]")!.textContent).toBe("Total ↓");
   });
 
@@ -361,7 +361,7 @@ describe("the widget", () => {
     }
     const sub = (name: string): string => root.querySelector(`[aria-label="${name}"] .fl-sub`)!.textContent!;
     expect(sub("Metrics")).toBe(`step ${window.__flnb!.step}`);
-    expect(root.querySelector(".fl-recbar")!.textContent).toContain(`${window.__flnb!.step}step ·`);
+    expect(root.querySelector(".fl-recbar")!.textContent).toContain(`${window.__flnb!.step}step of`);
     root.querySelectorAll<HTMLElement>("[role=tab]")[2]!.click();
     tick();
     draw();

@@ -105,7 +105,7 @@ describe("metrics", () => {
     expect(listSeries(store).map((series) => series.name)).toEqual(["loss", "gradient norm", "test accuracy", "steps/s"]);
   });
 
-  it("give the speed lately of a run that goes on, and of one that has ended that of all steps on the curve", () => {
+  it("give the speed lately of a run that goes on, and of one that has ended that of all its steps", () => {
     const store = followed(1.5);
     const speed = (): number => listSeries(store).at(-1)!.value!;
     const lately = stepRate(store.steps).values.subarray(-20);
@@ -113,11 +113,8 @@ describe("metrics", () => {
     expect(listSeries(store).at(-1)!.note).toBeUndefined();
     store.run = { ...store.run!, state: "finished" };
     store.counters = { ...store.counters!, step_seconds: 0.25 };
-    const ends = [...store.steps.column("t1").subarray(0, store.steps.length)];
-    expect(speed()).toBeCloseTo((ends.length - 1) / (ends.at(-1)! - ends[0]!), 9);
-    expect(listSeries(store).at(-1)!.note).toBe("mean");
-    store.steps.evicted = 1; // the page has not all of them
     expect(speed()).toBe(4);
+    expect(listSeries(store).at(-1)!.note).toBe("mean of all steps");
   });
 });
 
@@ -138,7 +135,7 @@ describe("the state in words", () => {
 
   it("waits", () => expect(say(new Store(), 0)).toBe("[ring] Waiting: Waiting for the first event"));
 
-  it("records, calmly", () => expect(say(followed(1), 1000)).toMatch(/^\[dot\] Recording: Recording · step \d+, of 600 steps · [\d.]+ k events\/s · telemetry 1\.8 % · dropped 0$/));
+  it("records, calmly", () => expect(say(followed(1), 1000)).toMatch(/^\[dot\] Recording: Recording · step \d+ of 600 · [\d.]+ k events\/s · telemetry 1\.8 % · dropped 0$/));
 
   it("says that nothing is emitted, until something is", () => {
     const [simulation, store] = [new Simulation(), new Store()];
@@ -147,7 +144,7 @@ describe("the state in words", () => {
       const { content, buffers } = simulation.frame();
       store.receive(content, buffers, now);
     }
-    expect(say(store, 5960)).toMatch(/^\[ring\] No events: No events for 00:0[45]\.\d · step \d+, of 600 steps · a cell has ended, or one call takes long$/);
+    expect(say(store, 5960)).toMatch(/^\[ring\] No events: No events for 00:0[45]\.\d · step \d+ of 600 · a cell has ended, or one call takes long$/);
     simulation.advance(0.04);
     const { content, buffers } = simulation.frame();
     store.receive(content, buffers, 6000);

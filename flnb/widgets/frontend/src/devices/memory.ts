@@ -113,7 +113,7 @@ function names({ c, theme, scale }: Frame, track: MemoryTrack, y: (value: number
 function legend({ c, theme, scale, width }: Frame, track: MemoryTrack, y: number): void {
   const font = theme.ui(10.5);
   let x = width - 12;
-  const seen = (at: number): boolean => track.places[at]! <= scale.t1 && (track.places[at + 1] ?? Infinity) >= scale.t0;
+  const seen = (at: number): boolean => scale.shows(track.places[at]!, track.places[at + 1] ?? Infinity);
   const there = [...categoryOrder].filter((band) => track.bands[band]!.some((value, at) => value > 0 && seen(at)));
   for (const band of [...(track.waiting.length ? [WAITS] : []), ...there.reverse()]) {
     const said = band === WAITS ? "freed, waits" : categoryLabels[band]!;

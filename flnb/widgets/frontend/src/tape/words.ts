@@ -32,7 +32,7 @@ export function tipOf(target: Target, model: TapeModel, { store }: ViewContext):
   }
   const info = model.nodes[target.index]!;
   const { node } = info;
-  if (node.failed) return joined([info.op, info.scope, node.failed.message.split("\n")[0]!.slice(0, 240)]);
+  if (node.failed) return joined([info.op, info.scope, node.failed.message.split("\n")[0]!.replace(/^(.{240}).+$/, "$1…")]);
   const what = target.row === "backward"
     ? [`gradient norm ${info.health === "origin" ? "NaN begins here" : normOf(info)}`, node.backward_ns > 0 ? durationText(node.backward_ns) : ""]
     : [info.plan ? `${shapeText(info.plan.shape)} ${info.plan.dtype}` : "", node.forward_ns > 0 ? durationText(node.forward_ns) : "", node.saved > 0 ? `saves ${bytesText(node.saved)}` : ""];
