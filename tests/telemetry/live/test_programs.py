@@ -10,7 +10,7 @@ from flnb_telemetry import intern, schema
 from flnb_telemetry.live.programs import Kernels
 from flnb_telemetry.live.recording import LiveRecording
 from flnb_telemetry.live.view import Live
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import flnb
@@ -83,6 +83,7 @@ def test_a_run_without_programs_has_no_section() -> None:
         assert "kernels" not in content
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2), st.lists(st.integers(1, 4), min_size=1, max_size=4)), max_size=20))
 @example(launches=[(1, [1, 2, 2, 1]), (1, [2, 1, 1, 2])])  # a sum weighted by place was the same for both
 def test_kernels_of_threads_are_told_apart_by_their_ops(launches: list[tuple[int, list[int]]]) -> None:
