@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A thread-local cache of oneDNN primitives; only the `KEPT` most recently used ones stay in it.
+    """A cache for one thread, which stores at most `KEPT` oneDNN primitives.
 
     Threads cannot share a primitive, because it stores the addresses of the arrays on which it runs.
     """
