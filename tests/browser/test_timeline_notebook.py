@@ -90,12 +90,13 @@ def older(page: Page, screenshots: Path) -> None:
     share = (1e3 * cursor - view["shown"]["t0"]) / (view["shown"]["t1"] - view["shown"]["t0"])
     x = view["place"]["x"] + HEADING + share * (view["place"]["width"] - HEADING - RIGHT)
     op = [row["kind"] for row in view["rows"]].index("op")
-    for right in (0, 6, -6, 12, -12, 18, -18, 24, -24):  # between ops there may be time without any
-        page.mouse.move(x + right, view["place"]["y"] + view["tops"][0][op])
+    y = view["place"]["y"] + view["tops"][0][op]
+    for right in sorted(range(-600, 601, 6), key=abs):  # a step may have long pauses without any op
+        page.mouse.move(x + right, y)
         if canvas.evaluate("canvas => canvas.style.cursor") == "pointer":
-            page.mouse.down()
-            page.mouse.up()
+            page.mouse.click(x + right, y)
             break
+    page.wait_for_function("() => window.__flnb.view.selected !== null")
     page.wait_for_timeout(1500)
-    page.wait_for_function("() => window.__flnb.view.selected?.number >= 2 ** 32")
+    assert page.evaluate("() => window.__flnb.view.selected.number") >= 2**32
     page.screenshot(path=screenshots / "timeline-older.png")
