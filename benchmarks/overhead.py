@@ -77,20 +77,29 @@ def torch_chain(ops: int) -> Callable[[], float]:
     return chain(ops, lambda: torch.ones(8, 8, requires_grad=True), torch.tanh, torch.ones(8, 8))
 
 
-def recorded(run: Callable[[], float]) -> Callable[[], float]:
-    """Return a function that calls ``run`` while a recording is active."""
+def recorded(run: Callable[[], Any], emptying: list[float] | None = None) -> Callable[[], Any]:
+    """Return a function that calls ``run`` while a recording is active.
 
-    def under() -> float:
+    If there is a list ``emptying``, the function appends to it the seconds of processor time in which another thread
+    emptied the buffers of events.
+    """
+    from flnb_telemetry import pump
+
+    def under() -> Any:
         with flnb.record():
-            return run()
+            session = pump.session
+            result = run()
+        if emptying is not None and session is not None:
+            emptying.append(session.pump_ns / 1e9)
+        return result
 
     return under
 
 
-def stored(run: Callable[[], float]) -> Callable[[], float]:
+def stored(run: Callable[[], Any]) -> Callable[[], Any]:
     """Return a function that calls ``run`` while a recording writes its events to disk."""
 
-    def under() -> float:
+    def under() -> Any:
         with tempfile.TemporaryDirectory() as folder, flnb.record(path=Path(folder) / "run.flnb"):
             return run()
 
@@ -108,7 +117,7 @@ def profiled(run: Callable[[], float]) -> Callable[[], float]:
     return under
 
 
-def watched(run: Callable[[], float]) -> Callable[[], float]:
+def watched(run: Callable[[], Any]) -> Callable[[], Any]:
     """Return a function that calls ``run`` while a recording is shown by a live dashboard.
 
     The browser is simulated: it acknowledges every message at once.
@@ -116,7 +125,7 @@ def watched(run: Callable[[], float]) -> Callable[[], float]:
     from flnb.telemetry import Live, attach, detach
     from flnb.widgets.hub import Hub
 
-    def under() -> float:
+    def under() -> Any:
         live = Live()
         hub = Hub(live, lambda content, _: hub.receive({"type": "ack", "seq": content["seq"], "tab": "overview"}))
         attach(live)
@@ -147,14 +156,15 @@ def measure(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, 
     return seconds
 
 
-def measure_between(off: Callable[[], float], variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, Any]:
+def measure_between(
+    off: Callable[[], list[float]], variants: dict[str, Callable[[], list[float]]], rounds: int
+) -> dict[str, Any]:
     """Call every variant once in each of ``rounds`` rounds, and ``off`` before and after each of these calls.
 
-    Return, for each variant, the list of the seconds that its calls returned, and under the key ``off`` before its name
-    the list of the means of the two calls of ``off``. So a machine whose speed changes from second to second changes
-    few of the ratios.
+    Return, for each variant, the list of the results of its calls, and under the key ``off`` before its name the list
+    of the two results of ``off``, joined. So a machine whose speed changes from second to second changes few ratios.
     """
-    seconds: dict[str, list[float]] = {key: [] for name in variants for key in (name, f"off {name}")}
+    seconds: dict[str, Any] = {key: [] for name in variants for key in (name, f"off {name}")}
     for run in variants.values():
         run()
     before = off()
@@ -164,9 +174,14 @@ def measure_between(off: Callable[[], float], variants: dict[str, Callable[[], f
             seconds[name].append(run())
             gc.collect()
             after = off()
-            seconds[f"off {name}"].append((before + after) / 2)
+            seconds[f"off {name}"].append(before + after)
             before = after
     return seconds
+
+
+def undisturbed(seconds: list[float]) -> float:
+    """Return the lower quartile of several times of the same work: other programs only make some of them longer."""
+    return sorted(seconds)[len(seconds) // 4]
 
 
 def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[float, float, float]:
@@ -181,8 +196,11 @@ def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[floa
     return statistics.median(values), low, high
 
 
-def training_steps(times: int) -> Callable[[], float]:
-    """Return a function that times 10 × ``times`` training steps of the quickstart's network on 128 digits each."""
+def training_steps(times: int) -> Callable[[], list[float]]:
+    """Return a function that runs 10 × ``times`` training steps of the quickstart's network on 128 digits each.
+
+    The function returns the seconds of every ten steps.
+    """
     from benchmarks.digits import build
     from flnb import nn
     from flnb.data import digits
@@ -193,13 +211,16 @@ def training_steps(times: int) -> Callable[[], float]:
     optimizer = Adam(net.parameters(), lr=1e-3)
     batches = [train.take(np.arange(128 * i, 128 * i + 128)) for i in range(10)]
 
-    def run() -> float:
-        start = time.perf_counter()
-        for images, labels in batches * times:
-            optimizer.zero_grad()
-            loss_of(net(images), labels).backward()
-            optimizer.step()
-        return time.perf_counter() - start
+    def run() -> list[float]:
+        seconds = []
+        for _ in range(times):
+            start = time.perf_counter()
+            for images, labels in batches:
+                optimizer.zero_grad()
+                loss_of(net(images), labels).backward()
+                optimizer.step()
+            seconds.append(time.perf_counter() - start)
+        return seconds
 
     return run
 
@@ -236,7 +257,7 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
         variants["profiler"] = profiled(variants["torch"])
     except ImportError:
         print("torch is not installed here: its column is left out")
-    seconds = measure(variants, rounds)
+    seconds = measure(variants, 3 * rounds)
     pairs = [(f"{name} / off", name, "off") for name in ("recorder", "disk", "dashboard")]
     if "torch" in variants:
         pairs[:0] = [("flnb / torch", "off", "torch"), ("profiler / torch", "profiler", "torch")]
@@ -244,16 +265,14 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     rows = {name: _row(case, collector, name, seconds, a, b, GOALS.get(name, 0.0)) for name, a, b in pairs}
     with flnb.record() as run:
         off()
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    added = 1e6 * statistics.median(
-        (a - b) / run.events for a, b in zip(seconds["recorder"], seconds["off"], strict=True)
-    )
+    typical = {name: undisturbed(values) for name, values in seconds.items()}
+    added = 1e6 * (typical["recorder"] - typical["off"]) / run.events
     goal = {"goal": f"<= {EVENT} us an event: {added:.2f}", "met": "yes" if added <= EVENT else "NO"}
     rows["recorder / off"] |= goal
     if "torch" in variants:
-        during = (medians["disk"] - medians["off"]) / (medians["profiler"] - medians["torch"])
+        during = (typical["disk"] - typical["off"]) / (typical["profiler"] - typical["torch"])
         ends = {name: _until_its_end(variants[name], rounds) for name in ("disk", "profiler")}
-        whole = (ends["disk"] - medians["off"]) / (ends["profiler"] - medians["torch"])
+        whole = (ends["disk"] - typical["off"]) / (ends["profiler"] - typical["torch"])
         shares = f"{during:.3f}, {whole:.3f} with its end"
         goal = {"goal": f"<= {PROFILER} of what torch's profiler adds: {shares}"}
         rows["disk / off"] |= goal | {"met": "yes" if during <= PROFILER else "NO"}
@@ -263,30 +282,35 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     """Measure a training step of the quickstart, without recording and with each kind of recording; returns rows.
 
-    A round takes half a second: so long that gradient norms, which a recording samples twice a second, and the first
-    frame of a dashboard count as much as in a long run, and so short that changes of the machine's speed meet a variant
-    and its neighbours alike. There are more rounds than for the chain because steps vary more. Without a dashboard,
-    buffers are emptied when they are half full or, with a disk, every half second: so most of that work of a recorder
-    comes after a round, and is not in its ratio.
+    A round takes a second: so long that gradient norms, which a recording samples twice a second, and the first frame
+    of a dashboard count as much as in a long run, and so short that changes of the machine's speed meet a variant and
+    its neighbours alike. With a dashboard, a round counts whole, as frames interrupt the program. Without, the lower
+    quartile of every ten steps counts: this leaves out what the thread costs that empties buffers from time to time,
+    whose processor time has a row of its own.
     """
     off = training_steps(steps // 10)
-    watching = {"recorder": recorded(off), "disk": stored(off), "dashboard": watched(off)}
-    seconds = measure_between(off, watching, 5 * rounds)
-    return [
-        _row("training step", collector, f"{name} / off", seconds, name, f"off {name}", goal)
-        for name, goal in (("recorder", 1.05), ("disk", 1.05), ("dashboard", 1.15))
-    ]
+    emptying: list[float] = []
+    watching = {"recorder": recorded(off, emptying), "disk": stored(off), "dashboard": watched(off)}
+    found = measure_between(off, watching, 5 * rounds)
+    rows = []
+    for name, summary, goal in (
+        ("recorder", undisturbed, 1.05), ("disk", undisturbed, 1.05), ("dashboard", statistics.fmean, 1.15)
+    ):  # fmt: skip
+        seconds = {key: [summary(each) for each in found[key]] for key in (name, f"off {name}")}
+        rows.append(_row("training step", collector, f"{name} / off", seconds, name, f"off {name}", goal))
+    seconds = {"emptying": emptying[1:], "off": [sum(each) / 2 for each in found["off recorder"]]}
+    return [*rows, _row("training step", collector, "emptying buffers / off", seconds, "emptying", "off", 0.0)]
 
 
 def _until_its_end(run: Callable[[], float], rounds: int) -> float:
-    """Return the median elapsed seconds of a few calls of ``run``, including work after its ops, such as writing."""
+    """Return the lower quartile of the elapsed seconds of ``run``, including work after its ops, such as writing."""
     times = []
-    for _ in range(min(rounds, 3)):
+    for _ in range(rounds):
         gc.collect()
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return undisturbed(times)
 
 
 def _row(

@@ -145,20 +145,15 @@ def any_bad(buffers: list[Any]) -> bool:
     recorded step, many small buffers are joined to one vector, which takes less time than a sum for each; for a few
     buffers it takes more time, because the vector is in none of the processor's caches.
     """
+    arrays = [buffer if type(buffer) is np.ndarray else _values(buffer) for buffer in buffers]
+    if len(arrays) > FEW:
+        small = [each for each in arrays if each.size <= SMALL and each.dtype is arrays[0].dtype]
+        large = [each for each in arrays if each.size > SMALL or each.dtype is not arrays[0].dtype]
+        arrays = [join(small, None), *large] if small else large
     total: Any = 0.0
-    vectors = []
-    for buffer in buffers:
-        array = buffer if type(buffer) is np.ndarray else _values(buffer)
-        if not array.ndim:
-            total += array.item()
-        else:
-            vectors.append(array if array.ndim == 1 else array.ravel("K"))  # a transposed array is not copied
-    if len(vectors) > FEW:
-        small = [each for each in vectors if each.size <= SMALL and each.dtype is vectors[0].dtype]
-        large = [each for each in vectors if each.size > SMALL or each.dtype is not vectors[0].dtype]
-        vectors = [join(small), *large] if small else large
-    for vector in vectors:
-        total += vdot(vector, vector).item()  # no ufunc, and not `dot`: they would warn
+    for array in arrays:
+        flat = array if array.ndim < 2 or array.size <= SMALL else array.ravel("K")  # a transposed one is not copied
+        total += vdot(flat, flat).item()  # no ufunc, and not `dot`: they would warn
     return total - total != 0 and not all(np.isfinite(_values(each)).all() for each in buffers)  # NaN for NaN or Inf
 
 
