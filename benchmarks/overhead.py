@@ -190,10 +190,8 @@ def ratios(seconds: dict[str, list[float]], over: str, under: str) -> tuple[floa
     ``over`` is the name of the numerator's variant, ``under`` that of the denominator's.
     """
     values = sorted(a / b for a, b in zip(seconds[over], seconds[under], strict=True))
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4)
-    return statistics.median(values), low, high
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, low, high
 
 
 def training_steps(times: int) -> Callable[[], list[float]]:

@@ -24,12 +24,6 @@ from flnb.tensor import Tensor
 vdot: Any = getattr(np.vdot, "_implementation", np.vdot)
 """`numpy.vdot` without the search for other array types, which takes longer than the sum over a small gradient."""
 
-join: Any = getattr(np.concatenate, "_implementation", np.concatenate)
-"""`numpy.concatenate` without that search."""
-
-FEW = 16
-"""The largest number of gradients that are checked one by one."""
-
 SMALL = 1 << 13
 """The largest number of elements of a gradient that is copied to be checked together with others."""
 
@@ -141,19 +135,21 @@ def _values(g: Any) -> Any:
 def any_bad(buffers: list[Any]) -> bool:
     """Return whether one of the buffers has a NaN or Inf.
 
-    Buffers are read a second time only if the sum of all squares is not finite. To be fast for many parameters in every
-    recorded step, many small buffers are joined to one vector, which takes less time than a sum for each; for a few
-    buffers it takes more time, because the vector is in none of the processor's caches.
+    Buffers are read a second time only if the sum of all squares is not finite. To be fast in every recorded step, the
+    many small gradients of a model are joined to one vector, which takes less time than a sum for each.
     """
-    arrays = [buffer if type(buffer) is np.ndarray else _values(buffer) for buffer in buffers]
-    if len(arrays) > FEW:
-        small = [each for each in arrays if each.size <= SMALL and each.dtype is arrays[0].dtype]
-        large = [each for each in arrays if each.size > SMALL or each.dtype is not arrays[0].dtype]
-        arrays = [join(small, None), *large] if small else large
     total: Any = 0.0
-    for array in arrays:
-        flat = array if array.ndim < 2 or array.size <= SMALL else array.ravel("K")  # a transposed one is not copied
-        total += vdot(flat, flat).item()  # no ufunc, and not `dot`: they would warn
+    small: list[Any] = []
+    for buffer in buffers:
+        array = buffer if type(buffer) is np.ndarray else _values(buffer)
+        flat = array if array.ndim == 1 else array.ravel("K")  # a transposed array is not copied
+        if flat.size <= SMALL and (not small or flat.dtype is small[0].dtype):
+            small.append(flat)
+        else:
+            total += vdot(flat, flat).item()  # no ufunc, and not `dot`: they would warn
+    if small:
+        joined = np.concatenate(small) if len(small) > 1 else small[0]
+        total += vdot(joined, joined).item()
     return total - total != 0 and not all(np.isfinite(_values(each)).all() for each in buffers)  # NaN for NaN or Inf
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -66,12 +67,14 @@ class LiveRecording(Live):
         tables = {kind: run.table(kind) for kind in TABLES}
         op = tables["op"]
         scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)
-        for first in range(0, len(op["t0"]), FOLD_AT):
-            at = slice(first, first + FOLD_AT)
-            scopes[at], phases[at] = self._count({name: column[at] for name, column in op.items()})
-        self.tallies.settle(op, scopes)
+        parts = [slice(first, first + FOLD_AT) for first in range(0, len(op["t0"]), FOLD_AT)]
+        for at in parts:
+            scopes[at], phases[at] = self._places({name: column[at] for name, column in op.items()})
         self.timeline = LiveTimeline(self, None)
-        self.timeline.add(tables, (scopes, phases))
+        with ThreadPoolExecutor(1, "flnb-tallies") as beside:  # NumPy works on both at the same time
+            counted = beside.submit(self._tally_all, op, scopes, parts)
+            self.timeline.add(tables, (scopes, phases))
+            counted.result()
         if len(run.table("use")["t"]):
             self._used = UsedParts(run.meta if "first" in run.meta or run.end is None else {})
             fields = ("t", "lane", "everywhere", *Parts._fields)
@@ -81,6 +84,12 @@ class LiveRecording(Live):
             ]
             self._used.count(uses, [(int(lane), op["t0"][op["lane"] == lane]) for lane in np.unique(op["lane"])])
         self._tape = LiveTape(run.tape) if len(run.tape.nodes) else None
+
+    def _tally_all(self, op: Columns, scopes: Any, parts: list[slice]) -> None:
+        """Compute the statistics of all op events, part by part; ``scopes`` has the scope of each."""
+        for at in parts:
+            self._tally({name: column[at] for name, column in op.items()}, scopes[at])
+        self.tallies.settle(op, scopes)
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield the content and the bytes of the arrays of each frame (see `Live.frame`), from the first one on.

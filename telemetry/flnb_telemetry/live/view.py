@@ -31,6 +31,8 @@ from flnb_telemetry.summary import settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from flnb_telemetry.analysis import tape
     from flnb_telemetry.live.memory import Arrays
     from flnb_telemetry.parts import Exchange
@@ -141,7 +143,8 @@ class Live(Run):
                 for name in EMPTY
                 if present[schema.KINDS[name].number]
             }
-            self.timeline.add(tables, self._count(tables["op"]))
+            self.timeline.add(tables, places := self._places(tables["op"]))
+            self._tally(tables["op"], places[0])
         if present[_MEMORY].any():
             self.memory.fold(rows[_MEMORY[kinds]], ops)
         self.history.take(of)
@@ -161,16 +164,19 @@ class Live(Run):
         self._used.take(waiting)
         self.meta |= self._used.facts()
 
-    def _count(self, ops: schema.Columns) -> tuple[schema.Ints, schema.Ints]:
-        """Update the statistics with op events, given as columns, and return the scope and phase of each."""
-        catalog, plan = self.catalog, ops["plan"]
-        scope, phase, ahead = catalog.places(ops["context"], ops["node"], self._ahead)
+    def _places(self, ops: schema.Columns) -> tuple[schema.Ints, schema.Ints]:
+        """Return the scope and phase of each op event; the events follow those of the last call."""
+        scope, phase, ahead = self.catalog.places(ops["context"], ops["node"], self._ahead)
         self._ahead = ahead[:, -FOLD_AT:]
+        return scope, phase
+
+    def _tally(self, ops: schema.Columns, scope: NDArray[Any]) -> None:
+        """Update the statistics with op events, given as columns, and the scope of each."""
+        catalog, plan = self.catalog, ops["plan"]
         self.tallies.take(ops, scope)
         view = catalog.strings.id_of("movement")  # views have no bytes of their own
         small = (catalog.nbytes < (self.meta.get("min_block") or 0)) & (catalog.family != view)
         self._small_bytes += int((catalog.nbytes[plan] * (small[plan] & (ops["alloc_id"] == 0))).sum())
-        return scope, phase
 
     def _new_tapes(self) -> tuple[LiveTape | None, LiveTape | None]:
         """Store and return the tape to show and the newest tape, each None if unchanged (see `Backwards.news`)."""
