@@ -77,7 +77,8 @@ class Kernels:
         longest = np.argsort(-spent, kind="stable")  # of several, the one with the most exact times of ops
         fresh, at, which = np.unique(key[longest], return_index=True, return_inverse=True)
         own_numbers = np.empty(len(fresh), np.int64)
-        for i in np.argsort(longest[at]).tolist():
+        begin = np.unique(key[np.argsort(found)], return_index=True)[1]  # the first event of each
+        for i in np.argsort(begin).tolist():
             k = int(longest[at[i]])
             own_numbers[i] = self._known.setdefault(int(fresh[i]), len(self.items))
             if own_numbers[i] == len(self.items):

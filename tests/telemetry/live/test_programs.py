@@ -84,30 +84,36 @@ def test_a_run_without_programs_has_no_section() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 2), st.lists(st.integers(1, 4), min_size=1, max_size=4)), max_size=20))
-@example(launches=[(1, [1, 2, 2, 1]), (1, [2, 1, 1, 2])])  # a sum weighted by place was the same for both
-def test_kernels_of_threads_are_told_apart_by_their_ops(launches: list[tuple[int, list[int]]]) -> None:
-    """Kernels with the same ops have one number, others have others, whichever threads run them."""
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(10, 99)),
+        max_size=20,
+    )
+)
+@example(launches=[(1, [1, 2, 2, 1], 10), (1, [2, 1, 1, 2], 10)])  # a sum weighted by place was the same for both
+@example(launches=[(1, [1], 10), (1, [2], 10), (1, [1], 20)])  # the longest launch of the second is earlier
+def test_kernels_of_threads_are_told_apart_by_their_ops(launches: list[tuple[int, list[int], int]]) -> None:
+    """Kernels with the same ops have one number, in the order of their first launches, whichever threads run them."""
     catalog = intern.Catalog()
     plans = [catalog.plans.id_of(intern.Plan(f"op{i}", "elementwise", (2,), "float32", 8)) for i in range(5)]
     kernels: dict[str, list[int]] = {name: [] for name in ("lane", "t0", "t1", "plan", "context", "ops")}
     ops: dict[str, list[int]] = {name: [] for name in ("lane", "t0", "t1", "plan", "context", "estimated")}
-    for at, (lane, members) in enumerate(launches):
+    for at, (lane, members, ns) in enumerate(launches):
         t0 = 1000 * at
-        row = (lane, t0, t0 + 10 * len(members), plans[0], 0, len(members))
+        row = (lane, t0, t0 + ns * len(members), plans[0], 0, len(members))
         for name, value in zip(kernels, row, strict=True):
             kernels[name].append(value)
         for i, member in enumerate(members):
-            for name, value in zip(ops, (lane, t0 + 10 * i, t0 + 10 * i + 10, plans[member], 0, 1), strict=True):
+            for name, value in zip(ops, (lane, t0 + ns * i, t0 + ns * i + ns, plans[member], 0, 1), strict=True):
                 ops[name].append(value)
     tables = [{name: np.array(column, np.int64) for name, column in table.items()} for table in (kernels, ops)]
     found = Kernels(catalog)
     numbers = found.numbers(tables[0], tables[1]).tolist()
     seen: dict[tuple[int, ...], int] = {}
-    for number, (_, members) in zip(numbers, launches, strict=True):
+    for number, (_, members, _) in zip(numbers, launches, strict=True):
         assert seen.setdefault(tuple(members), number) == number
         assert [plan for plan, _, _ in found.items[number].parts] == [plans[member] for member in members]
-    assert sorted(seen.values()) == list(range(len(found.items)))
+    assert list(seen.values()) == list(range(len(found.items)))
     assert len({each.name for each in found.items}) == len(found.items)
 
 
