@@ -84,11 +84,14 @@ def test_the_figures_of_watching_are_the_stored_ones() -> None:
     found: dict[tuple[str, str], list[float]] = {}
     for row in stored("overhead"):
         found.setdefault((row["case"].split()[0], row["ratio"].split()[0]), []).append(row["median"])
-    percent = {of: sorted(round(100 * (v - 1)) for v in values) for of, values in found.items()}
+    percent = {of: [f"{100 * (v - 1):.1f}" for v in sorted(values)] for of, values in found.items()}
+    emptying = sorted(f"{100 * v:.1f}" for v in found["training", "emptying"])
     times = {of: sorted(f"{v:.2f}" for v in values) for of, values in found.items()}
     for part in (
         "{} to {} % with a recorder".format(*percent["training", "recorder"]),
+        "{} to {} % with a recording to disk".format(*percent["training", "disk"]),
         "{} to {} % with the live dashboard".format(*percent["training", "dashboard"]),
+        "{} to {} % of the step".format(*emptying),
         "{} to {} times and {} to {} times".format(*times["chain", "recorder"], *times["chain", "dashboard"]),
         "takes {} to {} times what torch takes".format(*times["chain", "flnb"]),
     ):
