@@ -1,7 +1,7 @@
 """Per-op overhead: a chain of tiny ops, flnb beside torch eager, telemetry off, on, and with a live dashboard.
 
-One run, variants interleaved, medians over the rounds and the quartiles of the per-round ratios: machines are noisy
-and only ratios carry over. `python -m benchmarks overhead`; torch is optional and never in the project's lock file.
+One run, variants interleaved, medians and quartiles of the ratios of rounds: machines are noisy and only ratios carry
+over. `python -m benchmarks overhead`; torch is optional and never in the project's lock file.
 """
 
 from __future__ import annotations
@@ -77,31 +77,23 @@ def torch_chain(ops: int) -> Callable[[], float]:
     return chain(ops, lambda: torch.ones(8, 8, requires_grad=True), torch.tanh, torch.ones(8, 8))
 
 
-def recorded(run: Callable[[], Any], emptying: list[float] | None = None) -> Callable[[], Any]:
-    """Return a function that calls ``run`` while a recording is active.
+def recorded(run: Callable[[], Any], rest: list[float] | None = None, disk: bool = False) -> Callable[[], Any]:
+    """Return a function that calls ``run`` while a recording is active, which with ``disk`` writes its events to disk.
 
-    If there is a list ``emptying``, the function appends to it the seconds of processor time in which another thread
-    emptied the buffers of events.
+    If there is a list ``rest``, the function appends to it the processor seconds of what a recording does besides: a
+    thread empties the buffers of events, another writes to the disk, mostly when the recording ends.
     """
     from flnb_telemetry import pump
 
     def under() -> Any:
-        with flnb.record():
-            session = pump.session
-            result = run()
-        if emptying is not None and session is not None:
-            emptying.append(session.pump_ns / 1e9)
+        with tempfile.TemporaryDirectory() as folder:
+            with flnb.record(path=Path(folder) / "run.flnb" if disk else None):
+                session = pump.session
+                result = run()
+                begun = time.process_time() - (session.pump_ns / 1e9 if session else 0.0)
+            if rest is not None:
+                rest.append(time.process_time() - begun)
         return result
-
-    return under
-
-
-def stored(run: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that calls ``run`` while a recording writes its events to disk."""
-
-    def under() -> Any:
-        with tempfile.TemporaryDirectory() as folder, flnb.record(path=Path(folder) / "run.flnb"):
-            return run()
 
     return under
 
@@ -162,21 +154,21 @@ def measure_between(
     """Call every variant once in each of ``rounds`` rounds, and ``off`` before and after each of these calls.
 
     Return, for each variant, the list of the results of its calls, and under the key ``off`` before its name the list
-    of the two results of ``off``, joined. So a machine whose speed changes from second to second changes few ratios.
+    of pairs of results of ``off``. So a machine whose speed changes from second to second changes few ratios.
     """
-    seconds: dict[str, Any] = {key: [] for name in variants for key in (name, f"off {name}")}
+    results: dict[str, Any] = {key: [] for name in variants for key in (name, f"off {name}")}
     for run in variants.values():
         run()
     before = off()
     for _ in range(rounds):
         for name, run in variants.items():
             gc.collect()
-            seconds[name].append(run())
+            results[name].append(run())
             gc.collect()
             after = off()
-            seconds[f"off {name}"].append(before + after)
+            results[f"off {name}"].append((before, after))
             before = after
-    return seconds
+    return results
 
 
 def undisturbed(seconds: list[float]) -> float:
@@ -249,7 +241,7 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     ``collector`` is the name of the garbage collector's setting in the rows.
     """
     off = flnb_chain(ops)
-    variants = {"off": off, "recorder": recorded(off), "disk": stored(off), "dashboard": watched(off)}
+    variants = {"off": off, "recorder": recorded(off), "disk": recorded(off, disk=True), "dashboard": watched(off)}
     try:
         variants["torch"] = torch_chain(ops)
         variants["profiler"] = profiled(variants["torch"])
@@ -263,14 +255,14 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     rows = {name: _row(case, collector, name, seconds, a, b, GOALS.get(name, 0.0)) for name, a, b in pairs}
     with flnb.record() as run:
         off()
-    typical = {name: undisturbed(values) for name, values in seconds.items()}
-    added = 1e6 * (typical["recorder"] - typical["off"]) / run.events
+    lower = {name: undisturbed(values) for name, values in seconds.items()}
+    added = 1e6 * (lower["recorder"] - lower["off"]) / run.events
     goal = {"goal": f"<= {EVENT} us an event: {added:.2f}", "met": "yes" if added <= EVENT else "NO"}
     rows["recorder / off"] |= goal
     if "torch" in variants:
-        during = (typical["disk"] - typical["off"]) / (typical["profiler"] - typical["torch"])
+        during = (lower["disk"] - lower["off"]) / (lower["profiler"] - lower["torch"])
         ends = {name: _until_its_end(variants[name], rounds) for name in ("disk", "profiler")}
-        whole = (ends["disk"] - typical["off"]) / (ends["profiler"] - typical["torch"])
+        whole = (ends["disk"] - lower["off"]) / (ends["profiler"] - lower["torch"])
         shares = f"{during:.3f}, {whole:.3f} with its end"
         goal = {"goal": f"<= {PROFILER} of what torch's profiler adds: {shares}"}
         rows["disk / off"] |= goal | {"met": "yes" if during <= PROFILER else "NO"}
@@ -280,24 +272,27 @@ def chain_rows(ops: int, rounds: int, collector: str) -> list[dict[str, Any]]:
 def step_rows(steps: int, rounds: int, collector: str) -> list[dict[str, Any]]:
     """Measure a training step of the quickstart, without recording and with each kind of recording; returns rows.
 
-    A round takes a second: so long that gradient norms, which a recording samples twice a second, and the first frame
-    of a dashboard count as much as in a long run, and so short that changes of the machine's speed meet a variant and
-    its neighbours alike. With a dashboard, a round counts whole, as frames interrupt the program. Without, the lower
-    quartile of every ten steps counts: this leaves out what the thread costs that empties buffers from time to time,
-    whose processor time has a row of its own.
+    A round takes a second: so long that the first frame of a dashboard counts as little as in a long run, and so short
+    that changes of the machine's speed meet a variant and its neighbours alike. With a dashboard, the mean of a round
+    counts, as frames interrupt the program all the time. Without, the lower quartile of the times of ten steps counts.
+    This leaves out what happens rarely: gradient norms, which a recording samples twice a second, and the work of other
+    threads, whose processor time has rows of its own ("rest of").
     """
     off = training_steps(steps // 10)
-    emptying: list[float] = []
-    watching = {"recorder": recorded(off, emptying), "disk": stored(off), "dashboard": watched(off)}
-    found = measure_between(off, watching, 5 * rounds)
+    rest: dict[str, list[float]] = {"recorder": [], "disk": []}
+    kinds = {name: recorded(off, rest[name], disk=name == "disk") for name in rest}
+    found = measure_between(off, kinds | {"dashboard": watched(off)}, 5 * rounds)
     rows = []
     for name, summary, goal in (
         ("recorder", undisturbed, 1.05), ("disk", undisturbed, 1.05), ("dashboard", statistics.fmean, 1.15)
     ):  # fmt: skip
-        seconds = {key: [summary(each) for each in found[key]] for key in (name, f"off {name}")}
-        rows.append(_row("training step", collector, f"{name} / off", seconds, name, f"off {name}", goal))
-    seconds = {"emptying": emptying[1:], "off": [sum(each) / 2 for each in found["off recorder"]]}
-    return [*rows, _row("training step", collector, "emptying buffers / off", seconds, "emptying", "off", 0.0)]
+        without = [(summary(before) + summary(after)) / 2 for before, after in found[f"off {name}"]]
+        seconds = {name: list(map(summary, found[name])), "off": without}
+        rows.append(_row("training step", collector, f"{name} / off", seconds, name, "off", goal))
+        if name in rest:
+            seconds["rest"] = [10 * each / steps for each in rest[name][1:]]  # the first round is not counted
+            rows.append(_row("training step", collector, f"rest of {name} / off", seconds, "rest", "off", 0.0))
+    return rows
 
 
 def _until_its_end(run: Callable[[], float], rounds: int) -> float:

@@ -192,7 +192,11 @@ class Tensor:
         return int(kind), int(number)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """Return this tensor; the only accepted device is ``"cpu"``. To change the backend, use `to`."""
+        """Return this tensor; the only accepted device is ``"cpu"``. To change the backend, use `to`.
+
+        Raises:
+            ValueError: the device is another one, or ``stream`` is not None.
+        """
         check_device(device)
         if stream is not None:
             raise ValueError(f"to_device: device 'cpu' has no streams, got {stream!r}")
@@ -329,7 +333,11 @@ class Tensor:
 
     @property
     def mT(self) -> Any:
-        """View with the last two axes exchanged: the transposes of matrices (..., M, N)."""
+        """View with the last two axes exchanged: the transposes of matrices (..., M, N).
+
+        Raises:
+            ValueError: there are fewer than two axes.
+        """
         if self.ndim < 2:
             raise ValueError(f"mT: expected two dimensions or more, got shape {self.shape}")
         return self.permute_dims((*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))

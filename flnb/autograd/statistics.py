@@ -21,9 +21,6 @@ from flnb.dispatch.quiet import Reporting
 from flnb.interface.tape import CODE, LASTI, PLAN, SEQ
 from flnb.tensor import Tensor
 
-vdot: Any = getattr(np.vdot, "_implementation", np.vdot)
-"""`numpy.vdot` without the search for other array types, which takes longer than the sum over a small gradient."""
-
 SMALL = 1 << 13
 """The largest number of elements of a gradient that is copied to be checked together with others."""
 
@@ -135,30 +132,31 @@ def _values(g: Any) -> Any:
 def any_bad(buffers: list[Any]) -> bool:
     """Return whether one of the buffers has a NaN or Inf.
 
-    Buffers are read a second time only if the sum of all squares is not finite. To be fast in every recorded step, the
-    many small gradients of a model are joined to one vector, which takes less time than a sum for each.
+    Buffers are read a second time only if the sum of all squares is not finite. To be fast in every recorded step,
+    small buffers are joined to one vector, which for ten gradients takes a fifth less time than ten sums. Those of half
+    precision are not joined, because the sum of their squares soon overflows.
     """
     total: Any = 0.0
     small: list[Any] = []
     for buffer in buffers:
         array = buffer if type(buffer) is np.ndarray else _values(buffer)
         flat = array if array.ndim == 1 else array.ravel("K")  # a transposed array is not copied
-        if flat.size <= SMALL and (not small or flat.dtype is small[0].dtype):
+        if flat.size <= SMALL and flat.itemsize > 2 and (not small or flat.dtype is small[0].dtype):
             small.append(flat)
         else:
-            total += vdot(flat, flat).item()  # no ufunc, and not `dot`: they would warn
+            total += np.vdot(flat, flat).item()  # no ufunc, and not `dot`: they would warn
     if small:
         joined = np.concatenate(small) if len(small) > 1 else small[0]
-        total += vdot(joined, joined).item()
+        total += np.vdot(joined, joined).item()
     return total - total != 0 and not all(np.isfinite(_values(each)).all() for each in buffers)  # NaN for NaN or Inf
 
 
 def measure(g: Any) -> tuple[float, int, int]:
     """Return the Euclidean norm of a buffer, how many of its elements are NaN or infinite, and its size."""
     values = _values(g)
-    norm = math.sqrt(vdot(values, values).real) if values.dtype.itemsize > 2 else math.inf  # no ufunc: it cannot warn
+    norm = math.sqrt(np.vdot(values, values).real) if values.dtype.itemsize > 2 else math.inf  # no ufunc: no warning
     if math.isfinite(norm):
         return norm, 0, values.size
     wide = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
     bad = int(wide.size - np.isfinite(wide).sum())  # a NaN, an infinity, or only a square that overflowed
-    return (math.nan if bad else math.sqrt(vdot(wide, wide).real)), bad, wide.size
+    return (math.nan if bad else math.sqrt(np.vdot(wide, wide).real)), bad, wide.size

@@ -83,6 +83,10 @@ class Variable(Tensor):
         """Return whether a gradient is computed for this Variable; can be set on leaves only.
 
         A leaf that is frozen loses its gradient; its hooks and its name are there again once it requires grad again.
+
+        Raises (when set):
+            RuntimeError: this is not a leaf.
+            TypeError: the elements are not floating-point numbers.
         """
         return self._node is not None
 
@@ -112,6 +116,10 @@ class Variable(Tensor):
         """The sum of the gradients that ``backward`` computed for this leaf; None before.
 
         After `retain_grad`, other Variables have gradients, too.
+
+        Raises (when set):
+            RuntimeError: this is not a leaf that requires grad.
+            ValueError: the gradient has another shape.
         """
         node = self._node
         if node is not None and node[0] is not None:
@@ -217,7 +225,11 @@ class Variable(Tensor):
 
     @property
     def data(self) -> Tensor:
-        """Return the values as a plain Tensor that shares memory; writes to it change the Variable without a record."""
+        """Return the values as a plain Tensor that shares memory; writes to it change the Variable without a record.
+
+        Raises (when set):
+            ValueError: the new values have another shape or dtype.
+        """
         if (captured := effects.get()) is not None and (self._node is None or self._node[0] is None):
             captured.uses(self)
         tensor = dispatch.detached(self._data, self._spec)

@@ -188,6 +188,10 @@ def array_in(
 
     The block, ``array.base.block``, is freed after the array and all its views were deleted. ``plan_code`` and
     ``category`` are the numbers of the op's plan and of the memory category for the allocation's event.
+
+    Raises:
+        TypeError: the manager's device has addresses, but no memory.
+        OutOfMemoryError: neither the manager nor its device has enough memory.
     """
     if not manager.device.addressable:
         raise refuse_arrays(manager)

@@ -157,7 +157,11 @@ class Capture(Observer):
         return len(self._kept)
 
     def rows(self) -> dict[int, RecordedOp]:
-        """Return the stored ops by their position among the recording's op events, in order of time."""
+        """Return the stored ops by their position among the recording's op events, in order of time.
+
+        Raises:
+            RuntimeError: the recording was deleted.
+        """
         run = self._run()
         if run is None:
             raise RuntimeError(

@@ -26,7 +26,11 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Return the spread of one or more numbers; raises a ValueError if there are no numbers."""
+        """Return the spread of one or more numbers.
+
+        Raises:
+            ValueError: there are no numbers.
+        """
         numbers = sorted(values)
         if not numbers:
             raise ValueError("Spread.of: expected one number or more, got none")

@@ -269,13 +269,20 @@ class MemoryManager(Part, kind="memory manager", slot="manager"):
         """Lock a block, so that it is not freed before `user_unlock` is called, even if its array is deleted.
 
         Locks are counted: each call needs its own `user_unlock`.
+
+        Raises:
+            ValueError: the block was freed, or is of another manager.
         """
         self._check_live(block, "user_lock")
         block.locks += 1
         self.device.tell(schema.LOCKED, block.id, block.locks)
 
     def user_unlock(self, block: Block) -> None:
-        """Remove one lock of a block; after the last lock the block is freed if its array was deleted."""
+        """Remove one lock of a block; after the last lock the block is freed if its array was deleted.
+
+        Raises:
+            ValueError: the block is not locked, was freed, or is of another manager.
+        """
         self._check_live(block, "user_unlock")
         if not block.locks:
             raise ValueError(f"user_unlock: {block!r} is not locked")

@@ -96,6 +96,8 @@ def older(page: Page, screenshots: Path) -> None:
         if canvas.evaluate("canvas => canvas.style.cursor") == "pointer":
             page.mouse.click(x + right, y)
             break
+    else:
+        pytest.fail(f"no op in {view['shown']}")
     page.wait_for_function("() => window.__flnb.view.selected !== null")
     page.wait_for_timeout(1500)
     assert page.evaluate("() => window.__flnb.view.selected.number") >= 2**32

@@ -69,11 +69,19 @@ class OpStats:
         self.sort("total")
 
     def by(self, *keys: str) -> OpStats:
-        """Return the statistics of the same events grouped by other keys: one or more of `KEYS`."""
+        """Return the statistics of the same events grouped by other keys: one or more of `KEYS`.
+
+        Raises:
+            ValueError: a key is unknown, or there is none.
+        """
         return OpStats(self._ops, self._catalog, keys, self.prepared)
 
     def sort(self, column: str = "total", descending: bool = True) -> OpStats:
-        """Sort the rows in place by one of the columns `NUMBERS` or by "name", and return the table itself."""
+        """Sort the rows in place by one of the columns `NUMBERS` or by "name", and return the table itself.
+
+        Raises:
+            ValueError: there is no such column.
+        """
         if column != "name" and column not in NUMBERS:
             raise ValueError(f"run.ops: no column {column!r}; the columns are name, {', '.join(NUMBERS)}")
         self.rows.sort(key=lambda row: getattr(row, "key" if column == "name" else column), reverse=descending)

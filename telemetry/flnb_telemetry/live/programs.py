@@ -43,7 +43,9 @@ class Kernel(NamedTuple):
 
 
 class Kernels:
-    """The different kernels of a run, in order of their first run, and statistics of their times.
+    """The different kernels of a run, and statistics of their times.
+
+    Kernels are in the order of their first runs, in a live view of several threads only within each thread's batches.
 
     Args:
         catalog: resolves the ids in records.
@@ -77,8 +79,7 @@ class Kernels:
         longest = np.argsort(-spent, kind="stable")  # of several, the one with the most exact times of ops
         fresh, at, which = np.unique(key[longest], return_index=True, return_inverse=True)
         own_numbers = np.empty(len(fresh), np.int64)
-        begin = np.unique(key[np.argsort(found)], return_index=True)[1]  # the first event of each
-        for i in np.argsort(begin).tolist():
+        for i in np.argsort(np.unique(key[np.argsort(found)], return_index=True)[1]).tolist():  # by their first events
             k = int(longest[at[i]])
             own_numbers[i] = self._known.setdefault(int(fresh[i]), len(self.items))
             if own_numbers[i] == len(self.items):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from flnb_telemetry.live.threads import TABLES
 from flnb_telemetry.live.timeline import LiveTimeline
 from flnb_telemetry.live.view import FOLD_AT, Live
 from flnb_telemetry.parts import Parts, UsedParts, use
+from flnb_telemetry.worker import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,10 +72,10 @@ class LiveRecording(Live):
         for at in parts:
             scopes[at], phases[at] = self._places({name: column[at] for name, column in op.items()})
         self.timeline = LiveTimeline(self, None)
-        with ThreadPoolExecutor(1, "flnb-tallies") as beside:  # NumPy works on both at the same time
-            counted = beside.submit(self._tally_all, op, scopes, parts)
-            self.timeline.add(tables, (scopes, phases))
-            counted.result()
+        counting = Thread(target=self._tally_all, args=(op, scopes, parts), name="flnb-tallies", daemon=True)
+        start(counting)  # NumPy works on both at the same time
+        self.timeline.add(tables, (scopes, phases))
+        counting.join()
         if len(run.table("use")["t"]):
             self._used = UsedParts(run.meta if "first" in run.meta or run.end is None else {})
             fields = ("t", "lane", "everywhere", *Parts._fields)
