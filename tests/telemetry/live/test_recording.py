@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -205,3 +207,22 @@ def test_arrays_are_packed_at_multiples_of_eight() -> None:
     assert list(index.values()) == [["u8", 0, 3], ["u32", 8, 1], ["f64", 16, 1], ["f64", 24, 0]]
     assert len(buffer) == 24
     assert np.frombuffer(buffer, np.float64, 1, 16)[0] == 0.5
+
+
+AT_EXIT = """
+import atexit, flnb
+with flnb.record() as run:
+    flnb.ones(3) * 2.0
+@atexit.register
+def show():  # no module can be imported any more that registers itself with `threading`
+    from flnb_telemetry.live.recording import LiveRecording
+    live = LiveRecording(run)
+    print(len(list(live.frames())), live.tallies.columns()["op.count"].sum())
+"""
+
+
+def test_a_recording_is_shown_at_exit() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr) == ("2 2\n", "")
