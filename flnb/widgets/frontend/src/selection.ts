@@ -42,6 +42,12 @@ export interface Selection {
 /** Ops of forward and backward share a name: conv2d_backward, conv2d_input_grad, max_pool2d_grad and relu_pull belong to nodes conv2d, max_pool2d and relu. */
 export const baseOp = (name: string): string => name.replace(/((_(input|weight|bias))?_grad|_backward|_pull|′|')$/, "");
 
+/** Whether an op is that of a tape node, or one of its backward ops: conv2d_weight_grad is of conv2d, and of conv2d_bias. */
+export function isOfNode(op: string, node: string | undefined): boolean {
+  const base = baseOp(op);
+  return node === base || (base !== op && node === `${base}_bias`);
+}
+
 /** Op, scope and phase of a plan and a context, as far as they are known. */
 export function namesOf(store: Store, planId: number, contextId: number): Pick<Selection, "op" | "scope" | "phase"> {
   const [plan, context] = [store.plan(planId), store.context(contextId)];
@@ -110,10 +116,10 @@ export function selectsNode(store: Store, node: TapeNode, selection = store.sele
     case "block":
       // A block's node belongs to its own step's tape; another step's tape shows the same op of the same scope.
       if (selection.node !== undefined && selection.step === store.tape?.step) return node.id === selection.node;
-      return selection.op !== undefined && store.plan(node.plan)?.op === baseOp(selection.op)
+      return selection.op !== undefined && isOfNode(selection.op, store.plan(node.plan)?.op)
         && store.context(node.context)?.scope === selection.scope;
     case "op":
-      return selection.op !== undefined && (store.plan(node.plan)?.op === baseOp(selection.op) || nodesOfOp(store, selection.op).has(node.id));
+      return selection.op !== undefined && (isOfNode(selection.op, store.plan(node.plan)?.op) || nodesOfOp(store, selection.op).has(node.id));
     case "scope": return inScope(store.context(node.context)?.scope, selection.scope);
     case "line": case "shape": return ranAt(store, node.plan, node.context, selection);
     default: return false;
@@ -126,7 +132,7 @@ export function selectsGroup(store: Store, group: TapeGroup, selection = store.s
   switch (selection.kind) {
     case "node": case "leaf": case "block": return selection.node !== undefined && selection.node > 0 && within(selection.node, group.ids);
     case "nodes": return selection.nodes !== undefined && selection.nodes[0] <= group.ids[1] && group.ids[0] <= selection.nodes[1];
-    case "op": return selection.op !== undefined && group.ops.some(([op]) => op === baseOp(selection.op!));
+    case "op": return selection.op !== undefined && group.ops.some(([op]) => isOfNode(selection.op!, op));
     case "scope": return group.path !== "" && (inScope(group.path, selection.scope) || inScope(selection.scope, group.path));
     default: return false;
   }

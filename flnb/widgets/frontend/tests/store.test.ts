@@ -5,7 +5,7 @@ import { MemoryLog } from "../src/memorylog.ts";
 import { Overview } from "../src/overview.ts";
 import { SegmentTable } from "../src/memory/model.ts";
 import { decodeFrame } from "../src/decoding.ts";
-import { baseOp, inScope, selectionOfBlock, selectsBlock, selectsNode } from "../src/selection.ts";
+import { baseOp, inScope, isOfNode, selectionOfBlock, selectsBlock, selectsNode } from "../src/selection.ts";
 import { Store } from "../src/store.ts";
 
 /** Rows of the blocks that live at time t. */
@@ -205,6 +205,12 @@ describe("selection", () => {
   it("knows the forward op of a gradient's op", () => {
     expect(["conv2d_backward", "conv2d_input_grad", "conv2d_weight_grad", "max_pool2d_grad", "relu′", "conv2d", "grad"].map(baseOp))
       .toEqual(["conv2d", "conv2d", "conv2d", "max_pool2d", "relu", "conv2d", "grad"]);
+  });
+
+  it("knows the nodes of a gradient's op, with a bias, too", () => {
+    expect(["conv2d", "conv2d_bias", "conv2d_grad", "conv2", undefined].map((node) => isOfNode("conv2d_weight_grad", node)))
+      .toEqual([true, true, false, false, false]);
+    expect(isOfNode("conv2d", "conv2d_bias")).toBe(false);
   });
 
   it("of a scope holds what is inside it, and no namesake", () => {

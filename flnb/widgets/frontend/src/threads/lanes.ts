@@ -6,7 +6,7 @@ import { durationText, integer } from "../format.ts";
 import { familyNames } from "../palette.ts";
 import type { KernelInfo, TimelineEvent, TimelineRow } from "../protocol.ts";
 import { familyOfKernel } from "../sections.ts";
-import { baseOp, inScope, ranAt, type Selection } from "../selection.ts";
+import { baseOp, inScope, isOfNode, ranAt, type Selection } from "../selection.ts";
 import type { Store } from "../store.ts";
 import type { Theme } from "../theme.ts";
 import { Bars } from "../timeline/bars.ts";
@@ -169,7 +169,7 @@ function isLit(store: Store, lit: Selection, plan: number, context: number): boo
         && (store.context(context)?.phase === "backward" ? marks!.scopes.has(scope) : marks!.contexts.has(context) && marks!.ops.has(baseOp(op)));
     }
     case "line": case "shape": return ranAt(store, plan, context, lit);
-    case "node": return op !== undefined && baseOp(op) === lit.op && scope === lit.scope;
+    case "node": return op !== undefined && isOfNode(op, lit.op) && scope === lit.scope;
     default: return inScope(scope, lit.scope);
   }
 }
