@@ -78,10 +78,10 @@ def torch_chain(ops: int) -> Callable[[], float]:
 
 
 def recorded(run: Callable[[], Any], rest: list[float] | None = None, disk: bool = False) -> Callable[[], Any]:
-    """Return a function that calls ``run`` while a recording is active, which with ``disk`` writes its events to disk.
+    """Return a function that calls ``run`` while a recording is active; with ``disk``, the events are written to disk.
 
-    If there is a list ``rest``, the function appends to it the processor seconds of what a recording does besides: a
-    thread empties the buffers of events, another writes to the disk, mostly when the recording ends.
+    After each call, the function appends to the list ``rest`` the processor time, in seconds, of the recording's other
+    threads: those that empty the buffers of events and write the events to disk, mostly when the recording ends.
     """
     from flnb_telemetry import pump
 

@@ -136,18 +136,16 @@ def any_bad(buffers: list[Any]) -> bool:
     small buffers are joined to one vector, which for ten gradients takes a fifth less time than ten sums. Those of half
     precision are not joined, because the sum of their squares soon overflows.
     """
-    total: Any = 0.0
     small: list[Any] = []
+    vectors: list[Any] = []
     for buffer in buffers:
         array = buffer if type(buffer) is np.ndarray else _values(buffer)
         flat = array if array.ndim == 1 else array.ravel("K")  # a transposed array is not copied
-        if flat.size <= SMALL and flat.itemsize > 2 and (not small or flat.dtype is small[0].dtype):
-            small.append(flat)
-        else:
-            total += np.vdot(flat, flat).item()  # no ufunc, and not `dot`: they would warn
+        joins = flat.size <= SMALL and flat.itemsize > 2 and (not small or flat.dtype is small[0].dtype)
+        (small if joins else vectors).append(flat)
     if small:
-        joined = np.concatenate(small) if len(small) > 1 else small[0]
-        total += np.vdot(joined, joined).item()
+        vectors.append(np.concatenate(small) if len(small) > 1 else small[0])
+    total = sum(np.vdot(each, each).item() for each in vectors)  # no ufunc, and not `dot`: they would warn
     return total - total != 0 and not all(np.isfinite(_values(each)).all() for each in buffers)  # NaN for NaN or Inf
 
 

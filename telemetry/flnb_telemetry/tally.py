@@ -32,6 +32,9 @@ class Tally:
         most: the largest number of names. If there are more, those with the least total time are added up, until half
             as many are left; None for no limit.
         others: the name (string id) under which they are added up.
+
+    Attributes:
+        settled: the exact 99th percentile (ns) of each name; None before `settle`.
     """
 
     def __init__(self, most: int | None = None, others: int = 0) -> None:
@@ -39,7 +42,7 @@ class Tally:
         self.name = np.empty(0, np.int64)
         self.count, self.total, self.max, self.bytes = np.empty((4, 0), np.int64)
         self._histogram = np.empty((0, BUCKETS), np.int64)
-        self._settled: Ints | None = None
+        self.settled: Ints | None = None
 
     def add(self, names: Ints, spent: Ints, bucket: Ints, nbytes: Ints) -> None:
         """Add events, each given by name (string id), duration (ns), duration bucket and output bytes."""
@@ -82,8 +85,8 @@ class Tally:
         The result is exact for fewer than 100 events, where it is the duration of the longest event, and after
         `settle`. Otherwise the relative error is up to `WORST`.
         """
-        if self._settled is not None:
-            return self._settled
+        if self.settled is not None:
+            return self.settled
         needed, at = self._ninety_nine()
         return np.where(needed == self.count, self.max, np.minimum(2.0 ** ((at + 0.5) / PER_OCTAVE), self.max))
 
@@ -106,4 +109,4 @@ class Tally:
         order = np.lexsort((spent, slot))
         below = np.where(np.arange(BUCKETS) < at[:, None], self._histogram, 0).sum(axis=1)
         begin = np.searchsorted(slot[order], np.arange(len(self.name)))
-        self._settled = spent[order][begin + needed - below - 1]
+        self.settled = spent[order][begin + needed - below - 1]

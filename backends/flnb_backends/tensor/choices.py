@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """A cache for one thread, which stores at most `KEPT` oneDNN primitives.
+    """The oneDNN primitives that one thread has made; at most `KEPT` are stored, those that were used last.
 
     Threads cannot share a primitive, because it stores the addresses of the arrays on which it runs.
     """

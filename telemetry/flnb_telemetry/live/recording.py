@@ -64,7 +64,6 @@ class LiveRecording(Live):
             self._drop_times = [int(drops["t"].min()), int(drops["t_last"].max())]
         self.history = History(self, math.inf)
         self.history.load(run)
-        self.tallies = Tallies(run.catalog, None)
         tables = {kind: run.table(kind) for kind in TABLES}
         op = tables["op"]
         scopes, phases = np.empty(len(op["t0"]), np.int32), np.empty(len(op["t0"]), np.uint8)
@@ -76,6 +75,8 @@ class LiveRecording(Live):
         start(counting)  # NumPy works on both at the same time
         self.timeline.add(tables, (scopes, phases))
         counting.join()
+        if any(tally.settled is None for tally in self.tallies.by.values()):  # an error there is raised here
+            self._tally_all(op, scopes, parts)
         if len(run.table("use")["t"]):
             self._used = UsedParts(run.meta if "first" in run.meta or run.end is None else {})
             fields = ("t", "lane", "everywhere", *Parts._fields)
@@ -88,6 +89,7 @@ class LiveRecording(Live):
 
     def _tally_all(self, op: Columns, scopes: Any, parts: list[slice]) -> None:
         """Compute the statistics of all op events, part by part; ``scopes`` has the scope of each."""
+        self.tallies, self._small_bytes = Tallies(self.catalog, None), 0
         for at in parts:
             self._tally({name: column[at] for name, column in op.items()}, scopes[at])
         self.tallies.settle(op, scopes)

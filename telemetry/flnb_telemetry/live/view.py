@@ -31,8 +31,6 @@ from flnb_telemetry.summary import settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from flnb_telemetry.analysis import tape
     from flnb_telemetry.live.memory import Arrays
     from flnb_telemetry.parts import Exchange
@@ -170,7 +168,7 @@ class Live(Run):
         self._ahead = ahead[:, -FOLD_AT:]
         return scope, phase
 
-    def _tally(self, ops: schema.Columns, scope: NDArray[Any]) -> None:
+    def _tally(self, ops: schema.Columns, scope: Any) -> None:
         """Update the statistics with op events, given as columns, and the scope of each."""
         catalog, plan = self.catalog, ops["plan"]
         self.tallies.take(ops, scope)

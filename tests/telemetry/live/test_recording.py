@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from flnb_telemetry import load_run, record, schema
 from flnb_telemetry.intern import Frame
 from flnb_telemetry.live import recording as liverecording
 from flnb_telemetry.live.recording import LiveRecording
-from flnb_telemetry.live.tallies import GROUPS
+from flnb_telemetry.live.tallies import GROUPS, Tallies
 from flnb_telemetry.live.view import packed
 
 import flnb
@@ -226,3 +227,27 @@ def test_a_recording_is_shown_at_exit() -> None:
         [sys.executable, "-W", "error", "-c", AT_EXIT], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr) == ("2 2\n", "")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_while_ops_are_counted_is_raised_and_does_not_leave_half_the_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with flnb.record() as run:
+        flnb.ones(3) * 2.0
+    settle, calls = Tallies.settle, []
+
+    def fail(self: Tallies, *arguments: Any) -> None:
+        calls.append(threading.current_thread().name)
+        if len(calls) < failing:
+            raise MemoryError("no memory left")
+        settle(self, *arguments)
+
+    monkeypatch.setattr(Tallies, "settle", fail)
+    failing = 3
+    with pytest.raises(MemoryError, match="no memory left"):
+        LiveRecording(run)
+    assert calls == ["flnb-tallies", "MainThread"]
+    calls.clear()
+    failing = 2
+    assert LiveRecording(run).tallies.columns()["op.count"].sum() == 2
