@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 HERTZ = 20.0  # frames a second at most
 SLOWEST = 10.0  # frames a second of a run whose frames take long to make
-SHARE = 0.05  # the largest share of one processor's time for frames at rates above `SLOWEST`
-WINDOW = 3  # unacknowledged frames at most
+SHARE = 0.08  # the largest share of one processor's time for frames at rates above `SLOWEST`
+SMOOTH = 8  # frames over which the processor time of a frame is averaged
+WINDOW = 4  # unacknowledged frames at most
 SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
 BLIND = 0.1  # seconds between frames to browsers that may be listening and cannot be heard
 WHOLE = 1.0  # seconds between keyframes among these
@@ -149,7 +150,7 @@ class Hub:
 
     def _loop(self) -> None:
         """Answer requests and send frames until the hub is stopped; the body of the thread."""
-        wake = time.monotonic()
+        wake, spent = time.monotonic(), 0.0
         while not self._halt.is_set():
             began = time.thread_time()
             try:
@@ -158,7 +159,8 @@ class Hub:
             except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
                 log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
-            wake = max(wake + pause(time.thread_time() - began), time.monotonic() + 0.002)
+            spent += (time.thread_time() - began - spent) / SMOOTH
+            wake = max(wake + pause(spent), time.monotonic() + 0.002)
             if self._wake.wait(wake - time.monotonic()):
                 self._wake.clear()
 
@@ -171,5 +173,5 @@ def send_answer(content: dict[str, Any] | None, send: Send) -> None:
 
 
 def pause(spent: float) -> float:
-    """Return the seconds to wait before the next frame, given the processor seconds that the last one took."""
+    """Return the seconds from one frame to the next, given the processor seconds that one takes."""
     return min(max(1 / HERTZ, spent / SHARE), 1 / SLOWEST)

@@ -99,9 +99,10 @@ class UsedParts:
         uses: list[Use] = []
         begun: list[tuple[int, schema.Ints]] = []
         for lane, rows in batches:
-            for code, t, *numbers in rows[rows[:, 0] & 0xFF == schema.USE].tolist():
+            kinds = schema.numbers(rows)
+            for code, t, *numbers in rows[kinds == schema.USE].tolist():
                 uses.append(use(t, lane, code >> schema.AUX_SHIFT, numbers, intern.strings.items))
-            begun.append((lane, rows[rows[:, 0] & 0xFF == schema.OP, 1]))
+            begun.append((lane, rows[kinds == schema.OP, 1]))
         self.count(uses, begun)
 
     def count(self, uses: list[Use], begun: list[tuple[int, schema.Ints]]) -> None:

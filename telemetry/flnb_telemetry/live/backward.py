@@ -52,7 +52,7 @@ class Backwards:
     def take(self, batches: Batches) -> None:
         """Store the next records, given in batches by thread."""
         for lane, rows in filter(lambda batch: len(batch[1]), batches):
-            kinds = rows[:, 0] & 0xFF
+            kinds = schema.numbers(rows)
             own = rows[OWN[kinds]]
             if len(own):
                 self._samples.append((lane, own))

@@ -91,7 +91,8 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 class Level:
     """The bars of one level of detail of a row, stored in columns that grow.
 
-    A level that gets more than `most` bars drops its oldest bars, so that ``KEPT * most`` bars are left.
+    A level that gets more than `most` bars drops its oldest bars, so that ``KEPT * most`` bars are left, but none that
+    the next level does not contain yet.
 
     The bar in column i has the number ``first + i``; `first` grows when bars are dropped. `merged` is the number of
     the first bar that the next level does not contain yet.
@@ -124,9 +125,8 @@ class Level:
     def append(self, bars: Bars) -> None:
         more = bars.shape[1]
         if self._most is not None and self.used + more > self._most:
-            gone = min(self.used, self.used + more - int(self._most * KEPT))
+            gone = min(self.merged - self.first, self.used + more - int(self._most * KEPT))
             self.used, self.first = self.used - gone, self.first + gone
-            self.merged = max(self.merged, self.first)
             for column in self._data:  # one by one: NumPy would copy overlapping rows first
                 column[: self.used] = column[gone : gone + self.used]
         if self.used + more > self._data.shape[1]:
@@ -181,10 +181,8 @@ class Row:
             if events[T0, 0] < reached:
                 events = events[:, events[T1] > reached].copy()
                 np.maximum(events[T0], reached, out=events[T0])
-        count = events.shape[1]
-        # no level drops bars that the next one does not have yet
-        size = min(self._coarse, FEWEST) // 4 if self._coarse else count
-        for begin in range(0, count, size or 1):
+        size = self._coarse // 4 if self._coarse else events.shape[1] or 1
+        for begin in range(0, events.shape[1], size):
             self.events.append(events[:, begin : begin + size])
             self._raise()
 
@@ -202,7 +200,7 @@ class Row:
             whole = int(np.searchsorted(level.bars[T0], level.bars[T0, -1] // resolution * resolution)) + level.first
             for begin in range(level.merged, whole, CHUNK):
                 self.levels[depth + 1].append(merge(level.since(begin, min(whole, begin + CHUNK)), resolution))
-            level.merged = max(level.merged, whole)
+            level.merged = whole
 
     def has(self, number: int) -> bool:
         """Return whether the event with a number is stored."""

@@ -37,8 +37,8 @@ class Lives:
 
     def fold(self, born: Records, ends: Records) -> None:
         """Add the rows `born` (the first of each id), and remove rows whose ids are in the records `ends`."""
-        first = np.sort(np.unique(born[:, ID], return_index=True)[1])
-        born = born[first]
+        if (born[1:, ID] <= born[:-1, ID]).any():
+            born = born[np.sort(np.unique(born[:, ID], return_index=True)[1])]
         rows = np.concatenate([self.live, born[~_in(born[:, ID], self.live[:, ID])]])
         rows[:, END] = joined(rows[:, ID], ends[:, ID], ends[:, T], NEVER)
         lives = rows[:, END] == NEVER
@@ -78,8 +78,8 @@ class LiveMemory:
 
     def fold(self, rows: Records, ops: Records) -> None:
         """Process the next memory records, in any order, and the simultaneous op records, which have the tape nodes."""
-        rows = rows[np.argsort(rows[:, T], kind="stable")]
-        rows = np.pad(rows, ((0, 0), (0, WIDTH - schema.WORDS)))
+        found, rows = rows, np.zeros((len(rows), WIDTH), np.int64)
+        rows[:, : schema.WORDS] = found[np.argsort(found[:, T], kind="stable")]
         kinds = rows[:, 0] & 0xFF
         self._aside = np.concatenate([self._aside, rows[kinds == schema.ASIDE, ID]])
         if len(self._aside):

@@ -7,7 +7,7 @@ import { ofSteps, selectionParts, stateLine, type StateLine } from "./states.ts"
 import type { Counters } from "./protocol.ts";
 import type { TabName, ViewContext } from "./view.ts";
 
-export const WINDOW = 3;
+export const WINDOW = 4;
 
 const tabs: readonly (readonly [TabName, string])[] = [
   ["overview", "Overview"], ["ops", "Ops"], ["memory", "Memory"], ["tape", "Tape"], ["timeline", "Timeline"], ["collectives", "Collectives"], ["devices", "Devices"], ["metrics", "Metrics"],

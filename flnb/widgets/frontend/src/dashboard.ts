@@ -25,6 +25,8 @@ import type { Actions, TabName, View, ViewContext } from "./view.ts";
 const TEXT_INTERVAL = 250;
 /** An acknowledgement says "drawn"; where nothing is drawn (hidden, throttled) it is sent after this long (ms). */
 const ACKNOWLEDGE_ANYWAY = 150;
+/** Between two acknowledgements of frames that were drawn, ms. */
+const ACKNOWLEDGE_EVERY = 90;
 
 export interface DashboardOptions {
   send: (message: ToKernel) => void;
@@ -72,6 +74,8 @@ export class Dashboard {
   private scheduled = 0;
   private unacknowledged: number[] = [];
   private acknowledgeTimer: ReturnType<typeof setTimeout> | undefined;
+  private acknowledgedAt = -Infinity;
+  private acknowledgedTab = "";
   private drawnFrame = -1;
   private updates = 0;
   private textAt = -Infinity;
@@ -246,12 +250,19 @@ export class Dashboard {
       this.drawnFrame = store.versions.frame;
       this.updates++;
     }
-    this.acknowledge();
+    if (now - this.acknowledgedAt >= ACKNOWLEDGE_EVERY || this.tab !== this.acknowledgedTab) {
+      this.acknowledgedAt = now;
+      this.acknowledgedTab = this.tab;
+      this.acknowledge();
+    }
   };
 
   private viewVersion = -1;
 
-  /** Frames are acknowledged once drawn: a browser that cannot keep up gets fewer, larger ones. */
+  /**
+   * Frames are acknowledged once drawn: a browser that cannot keep up gets fewer, larger ones. Each message costs kernel
+   * and page a change of the kernel's state to busy and back, so several frames share one.
+   */
   private acknowledge(): void {
     clearTimeout(this.acknowledgeTimer);
     this.acknowledgeTimer = undefined;

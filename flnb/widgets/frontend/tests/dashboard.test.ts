@@ -42,10 +42,10 @@ afterEach(() => {
 });
 
 let clock = 0;
-const draw = (): void => {
+const draw = (later = 300): void => {
   const due = frames;
   frames = [];
-  clock = Math.max(clock, performance.now() + 700) + 300; // every drawing renews the text
+  clock = Math.max(clock, performance.now() + 700) + later; // after 300 ms a drawing renews the text
   for (const callback of due) callback(clock);
 };
 
@@ -118,6 +118,20 @@ describe("the widget", () => {
     draw();
     expect(sent.slice(1)).toEqual([{ type: "ack", seq: 2, tab: "overview" }]);
     expect(window.__flnb).toMatchObject({ seq: 2, frames: 2, updates: 1, paused: false, state: "recording" });
+  });
+
+  it("acknowledges frames that follow one another quickly with one message, and tells a new tab at once", () => {
+    const { sent, tick, root } = mounted();
+    const acks = (): unknown[] => sent.filter((message) => (message as { type: string }).type === "ack");
+    for (const later of [300, 50, 50]) {
+      tick();
+      draw(later);
+    }
+    expect(acks()).toEqual([{ type: "ack", seq: 1, tab: "overview" }, { type: "ack", seq: 3, tab: "overview" }]);
+    [...root.querySelectorAll<HTMLElement>("[role=tab]")].find((tab) => tab.textContent === "Memory")!.click();
+    tick();
+    draw(20);
+    expect(acks()[2]).toEqual({ type: "ack", seq: 4, tab: "memory" });
   });
 
   it("says what to do before the first recording", () => {
