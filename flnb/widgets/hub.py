@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 HERTZ = 20.0  # frames a second at most
 SLOWEST = 10.0  # frames a second of a run whose frames take long to make
-SHARE = 0.08  # the largest share of one processor's time for frames at rates above `SLOWEST`
-SMOOTH = 8  # frames over which the processor time of a frame is averaged
+SHARE = 0.075  # the largest share of one processor's time for frames at rates above `SLOWEST`
 WINDOW = 4  # unacknowledged frames at most
 SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
 BLIND = 0.1  # seconds between frames to browsers that may be listening and cannot be heard
@@ -49,6 +48,9 @@ class Source(Protocol):
 
     def frame(self, keyframe: bool) -> tuple[dict[str, Any], bytes]:
         """Return everything new since the last frame (all data for a keyframe) as JSON content and a binary buffer."""
+
+    def prepare(self) -> None:
+        """Do work for the next frame, once one was sent."""
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return the reply to a browser's request, such as for a part of the tape; None for no reply."""
@@ -141,12 +143,8 @@ class Hub:
         self._sent = now
         self._events = self.source.events
         self.send(content, [buffer])
+        self.source.prepare()
         return True
-
-    def _answer(self) -> None:
-        """Send replies to the browser's requests that have arrived."""
-        while self._asked:
-            send_answer(self.source.answer(self._asked.popleft()), self.send)
 
     def _loop(self) -> None:
         """Answer requests and send frames until the hub is stopped; the body of the thread."""
@@ -154,12 +152,13 @@ class Hub:
         while not self._halt.is_set():
             began = time.thread_time()
             try:
-                self._answer()
+                while self._asked:
+                    send_answer(self.source.answer(self._asked.popleft()), self.send)
                 self.tick(time.monotonic())
             except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
                 log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
-            spent += (time.thread_time() - began - spent) / SMOOTH
+            spent += (time.thread_time() - began - spent) / 8  # so that one long frame does not delay the next
             wake = max(wake + pause(spent), time.monotonic() + 0.002)
             if self._wake.wait(wake - time.monotonic()):
                 self._wake.clear()

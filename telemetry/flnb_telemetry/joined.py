@@ -60,7 +60,7 @@ class RankSource:
 
     def __init__(self, send: Callable[[Message], object], name: str = "session", frames: bool = True) -> None:
         self.send, self.frames = send, frames
-        self.live = Live(name, grad_interval=0.2 if frames else None)
+        self.live = Live(name, grad_interval=0.5 if frames else None)
         self._number = 0
         self._window = self.live.collectives.window
         self._state_sent: tuple[Any, ...] = ()

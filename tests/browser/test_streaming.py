@@ -54,25 +54,31 @@ CELLS = [
     "print('stored')",
 ]
 # When each frame arrived; and of each drawing of news the wall clock, the newest step that is drawn, and its frame. A
-# message that is posted while a frame is drawn arrives when the browser has painted it.
+# message that is posted while a frame is drawn arrives when the browser has painted it. Looked for only until the news
+# is drawn: a loop that never ends would have the browser lay out and paint sixty times a second, and measure itself.
 WATCH = f"""() => {{
     window.drawn = [];
     window.arrived = [];
     {KERNEL}.anyMessage.connect((_, {{msg, direction}}) => {{
         const content = msg.content?.data?.content;
-        if (direction === 'recv' && content?.type === 'frame') window.arrived.push([content.seq, Date.now() / 1e3]);
+        if (direction !== 'recv' || content?.type !== 'frame') return;
+        window.arrived.push([content.seq, Date.now() / 1e3]);
+        look();
     }});
-    let updates = -1;
+    let [updates, looking] = [-1, false];
     const painted = new MessageChannel();
     painted.port1.onmessage = () => {{
         const {{updates: now, step, state, seq}} = window.__flnb;
+        looking = false;
+        if (now === updates || seq < window.arrived.at(-1)?.[0]) look();
         if (now === updates || state !== 'recording' || step === null) return;
         updates = now;
         window.drawn.push([Date.now() / 1e3, step, seq]);
     }};
     const look = () => {{
-        painted.port2.postMessage(null);
-        requestAnimationFrame(look);
+        if (looking) return;
+        looking = true;
+        requestAnimationFrame(() => painted.port2.postMessage(null));
     }};
     look();
 }}"""

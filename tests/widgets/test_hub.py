@@ -27,6 +27,9 @@ class Recorder:
         self.events += self.emitted
         self.emitted = 0
 
+    def prepare(self) -> None:
+        assert len(self.sent) == len(self.asked), "a frame waits"
+
     def look(self, tab: str) -> None:
         self.tabs.append(tab)
 
@@ -184,4 +187,4 @@ def test_a_failing_source_ends_the_hub_with_a_message_and_nothing_else(
 
 
 def test_frames_that_take_long_to_make_come_less_often_but_ten_a_second() -> None:
-    assert [pause(spent) for spent in (0.0, 0.004, 0.006, 0.008, 1.0)] == pytest.approx([0.05, 0.05, 0.075, 0.1, 0.1])
+    assert [pause(spent) for spent in (0.0, 0.003, 0.006, 0.0075, 1.0)] == pytest.approx([0.05, 0.05, 0.08, 0.1, 0.1])

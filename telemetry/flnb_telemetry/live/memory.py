@@ -37,6 +37,8 @@ class Lives:
 
     def fold(self, born: Records, ends: Records) -> None:
         """Add the rows `born` (the first of each id), and remove rows whose ids are in the records `ends`."""
+        if not len(born) and not len(ends):
+            return
         if (born[1:, ID] <= born[:-1, ID]).any():
             born = born[np.sort(np.unique(born[:, ID], return_index=True)[1])]
         rows = np.concatenate([self.live, born[~_in(born[:, ID], self.live[:, ID])]])
@@ -50,8 +52,7 @@ class Lives:
 
         `changes` are the records of resized segments, in order of time.
         """
-        sizes = joined(self.live[:, ID], changes[::-1, ID], changes[::-1, SIZE], NEVER)
-        self.live[:, SIZE] = np.where(sizes == NEVER, self.live[:, SIZE], sizes)
+        self.live[:, SIZE] = joined(self.live[:, ID], changes[::-1, ID], changes[::-1, SIZE], self.live[:, SIZE])
         return changes[_in(changes[:, ID], self.live[:, ID])]
 
     def news(self) -> tuple[Records, Records, Records]:
@@ -166,7 +167,5 @@ def _category(blocks: Records) -> Ints:
 
 
 def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Return for each id whether it is in `others`, like `numpy.isin`, but faster if one array is empty."""
-    if not len(ids) or not len(others):
-        return np.zeros(len(ids), np.bool_)
+    """Return for each id whether it is in `others`, like `numpy.isin`, but faster for ascending ids."""
     return located(others, ids, sort=True)[1]

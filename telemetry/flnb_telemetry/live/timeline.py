@@ -81,6 +81,11 @@ class LiveTimeline:
         if not self._hidden(clock()) or self._waiting_rows > WAITING:
             self._add_waiting()
 
+    def prepare(self) -> None:
+        """Add the events that wait if the next frame may have a section, which then takes little time."""
+        if clock() + EVERY >= self._due:
+            self._add_waiting()
+
     def _hidden(self, now: int) -> bool:
         """Return whether, at the time `now` (ns), no browser has shown the timeline for a second.
 
@@ -136,23 +141,17 @@ class LiveTimeline:
         if not keyframe and began < self._due:
             return {}, {}
         self._add_waiting()
-        if not keyframe and self.rows.version == self._version:
+        if not self.rows.rows or (not keyframe and self.rows.version == self._version):
             return {}, {}
         self._version, spent = self.rows.version, thread_time_ns()
-        if not self.rows.rows:
-            return {}, {}
         now = run.end or max(self.last, began)
         windows = {"newest": self._newest(now)}
         if keyframe or began >= self._whole_due:
-            windows = {"whole": self._whole(now)} | windows
+            windows = {"whole": (self.first, now, max(1, (now - self.first) // COARSE))} | windows
             self._whole_due = began + WHOLE_EVERY
         about, arrays = self._describe(windows, now)
         self._due = clock() + max(WHOLE_EVERY if self._hidden(began) else EVERY, 19 * (thread_time_ns() - spent))
         return {"timeline": about}, {f"timeline.{name}": column for name, column in arrays.items()}
-
-    def _whole(self, now: int) -> tuple[int, int, int]:
-        """Return the begin, end and resolution (ns) of the window of the whole run, at the time `now` (ns)."""
-        return self.first, now, max(1, (now - self.first) // COARSE)
 
     def _newest(self, now: int) -> tuple[int, int, int]:
         """Return the begin, end and resolution (ns) of the window with every event of the newest steps.

@@ -68,7 +68,7 @@ class Live(Run):
     followed: Run | None = None
     """The recording whose settings are shown; None for those of this object."""
 
-    def __init__(self, name: str = "run", grad_interval: float | None = 0.2) -> None:
+    def __init__(self, name: str = "run", grad_interval: float | None = 0.5) -> None:
         super().__init__(name, grad_interval, "waiting")
         self.dropped = 0
         self.memory = LiveMemory()
@@ -115,6 +115,11 @@ class Live(Run):
         """Receive the events emitted until now; events that a busy pump cannot deliver at once come a little later."""
         if self.end is None:
             pump.flush(PATIENCE)
+
+    def prepare(self) -> None:
+        """Do the longest work of the next frame: called after a frame was sent, so that the next is not late."""
+        with self._lock:
+            self.timeline.prepare()
 
     def look(self, tab: str) -> None:
         """Store the name of the tab that a browser shows; data for other tabs is sent only once a second."""

@@ -293,10 +293,20 @@ def test_a_frame_has_the_run_coarsely_and_the_newest_steps_in_full(run: Recordin
 
 def test_the_hub_sends_what_is_asked_of_the_timeline(run: Recording) -> None:
     sent: list[tuple[dict[str, Any], list[bytes]]] = []
-    hub = Hub(LiveRecording(run), lambda content, buffers: sent.append((content, buffers)))
+    both = threading.Event()
+
+    def send(content: dict[str, Any], buffers: list[bytes]) -> None:
+        if content["type"] == "timeline":
+            sent.append((content, buffers))
+            if len(sent) == 2:
+                both.set()
+
+    hub = Hub(LiveRecording(run), send)
     hub.receive({"type": "timeline", "id": 1, "window": [0, 1, 100]})
     hub.receive({"type": "timeline", "id": 2, "search": "matmul", "after": 0})
-    hub._answer()
+    hub.start()
+    assert both.wait(10)
+    hub.stop()
     assert [content["id"] for content, _ in sent] == [1, 2]
     assert "buffer" not in sent[0][0]
     assert len(sent[0][1][0]) >= max(at + 4 * count for _, at, count in sent[0][0]["arrays"].values())

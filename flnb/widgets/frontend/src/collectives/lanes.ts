@@ -78,7 +78,7 @@ export function rankLanes(model: CollectivesModel, theme: Theme, ranks: readonly
   });
   const step = model.steps.find((one) => one.step === chosen) ?? model.steps.at(-1);
   return {
-    content: { lanes, styles: stylesOf(model, theme), bands: bandsOf(model, step?.step), origin: step?.start ?? model.limits.t0, limits: model.limits, footer },
+    content: { lanes, styles: stylesOf(model, theme), bands: bandsOf(model, step?.step), origin: step?.start ?? model.limits.t0, since: step ? `since step ${integer(step.step)}` : "", limits: model.limits, footer },
     ranks, bar, rowOf: (call) => CALLS + (rows[call] ?? 0), name: (lane, row, index) => names[lane]?.[row]?.[index] ?? "",
   };
 }

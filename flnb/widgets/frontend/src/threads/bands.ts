@@ -9,7 +9,7 @@ import type { Span } from "../timeline/scale.ts";
 const RANKS = 8;
 
 /** The steps in sight; time counts from the first of them, where it began before, or else from the beginning of the run. */
-export function stepBands(store: Store, { t0, t1 }: Span): { bands: Band[]; origin: number } {
+export function stepBands(store: Store, { t0, t1 }: Span): { bands: Band[]; origin: number; since: string } {
   const { steps } = store;
   const first = Math.max(0, steps.after("t0", t0 / 1e3) - 1);
   const found: Band[] = [];
@@ -29,6 +29,7 @@ export function stepBands(store: Store, { t0, t1 }: Span): { bands: Band[]; orig
   if (steps.length && store.run?.state === "recording" && ended < t1) { // what goes on is in no step yet
     found.push({ start: ended, end: Math.max(store.now * 1e3, ended), label: `after step ${integer(steps.last("index")!)}`, strong: false });
   }
-  const begun = found[0]?.start ?? 0;
-  return { bands: found, origin: begun <= t0 ? begun : 0 };
+  const begins = found[0];
+  if (!begins || begins.start > t0) return { bands: found, origin: 0, since: "since the start" };
+  return { bands: found, origin: begins.start, since: begins.label.replace(/^(?=step)/, "since ") };
 }

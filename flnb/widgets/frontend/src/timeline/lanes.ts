@@ -37,8 +37,9 @@ export interface Content {
   lanes: readonly Lane[];
   styles: readonly Style[];
   bands: readonly Band[];
-  /** The time that the axis calls 0. */
+  /** The time that the axis calls 0, and its name, such as "since step 3". */
   origin: number;
+  since?: string;
   /** The first and the last time that one can look at. */
   limits: Span;
   /** Ticks of an axis that shows no time. */

@@ -53,6 +53,7 @@ export function paintHeader({ c, theme, scale, width, height }: Frame, content: 
     const end = x + theme.measure(tick.label, theme.ui(10)) + 4;
     if (end <= width && !(cursor !== null && scale.x(cursor) > x && scale.x(cursor) < end)) label(c, tick.label, x + 3, HEADER - 8, colours.dim, theme.ui(10));
   }
+  if (content.since) label(c, theme.fit(content.since, theme.ui(10), HEADING - 16), 12, HEADER - 8, colours.dim, theme.ui(10));
   horizontal(c, 0, width, HEADER, colours.line);
 }
 
