@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 HERTZ = 20.0  # frames a second at most
 SLOWEST = 10.0  # frames a second of a run whose frames take long to make
-SHARE = 0.075  # the largest share of one processor's time for frames at rates above `SLOWEST`
+SHARE = 0.07  # the largest share of one processor's time for frames at rates above `SLOWEST`
 WINDOW = 4  # unacknowledged frames at most
 SILENCE = 0.5  # seconds without an acknowledgement before the hub stops expecting any
 BLIND = 0.1  # seconds between frames to browsers that may be listening and cannot be heard
@@ -158,7 +158,7 @@ class Hub:
             except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
                 log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
-            spent += (time.thread_time() - began - spent) / 8  # so that one long frame does not delay the next
+            spent += (time.thread_time() - began - spent) / 32  # so that one long frame does not delay the next
             wake = max(wake + pause(spent), time.monotonic() + 0.002)
             if self._wake.wait(wake - time.monotonic()):
                 self._wake.clear()

@@ -231,15 +231,15 @@ class Ops implements View {
     const { scroll } = this;
     if (!scroll.clientWidth) return;
     const key = `${scroll.clientWidth} ${this.context.theme.version} ${this.grouping} ${scroll.classList.contains("fl-nohistory")}`;
-    let level = key === this.fitted ? this.tight : 0;
-    this.fitted = key;
-    scroll.classList.remove(...TIGHT.slice(1));
-    if (level) scroll.classList.add(TIGHT[level]!);
-    while (level < TIGHT.length - 1 && scroll.scrollWidth > scroll.clientWidth) {
-      if (level) scroll.classList.remove(TIGHT[level]!);
-      scroll.classList.add(TIGHT[++level]!);
+    if (key !== this.fitted) {
+      this.fitted = key;
+      this.tight = 0;
+      scroll.classList.remove(...TIGHT.slice(1));
     }
-    this.tight = level;
+    while (this.tight < TIGHT.length - 1 && scroll.scrollWidth > scroll.clientWidth) {
+      if (this.tight) scroll.classList.remove(TIGHT[this.tight]!);
+      scroll.classList.add(TIGHT[++this.tight]!);
+    }
   }
 
   private rowsBy(by: By): readonly OpRow[] {
