@@ -9,18 +9,19 @@ __all__ = ["tune_gc"]
 
 
 class tune_gc:
-    """Make Python's garbage collector ignore all present objects and run less often.
+    """Make Python's garbage collector ignore all existing objects and run less often.
 
     The graphs that flnb records for backward have no reference cycles, so the collector can free none of their objects.
     It would only visit them repeatedly while the graphs grow. ``import flnb`` does not change the collector; only
-    `flnb lab` calls this function. As a context manager, it restores the old settings at the end of the block.
+    `flnb lab` uses this. As a context manager, it restores the old settings at the end of the block.
 
     >>> import flnb
     >>> with flnb.tune_gc():
     ...     pass  # train
 
     Args:
-        threshold: the number of new container objects between two collections (700 by default in Python).
+        threshold: the number of new container objects between two collections; Python's own default is 700 up to
+            version 3.12, then 2,000.
     """
 
     def __init__(self, threshold: int = 50_000) -> None:

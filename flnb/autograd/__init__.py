@@ -38,7 +38,7 @@ def no_grad() -> Any:
 
 
 def enable_grad() -> Any:
-    """Context manager and decorator that records gradients, also within `no_grad`.
+    """Context manager and decorator that records ops for gradients, even inside `no_grad`.
 
     >>> import flnb
     >>> with flnb.no_grad(), flnb.enable_grad():

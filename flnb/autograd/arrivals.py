@@ -76,7 +76,7 @@ class Arrivals:
             listener.began(i == 0)
 
     def around(self, under_way: Walk) -> Callable[[Node], None]:
-        """Return the ``pull`` function of a pass, wrapped to call listeners when the gradient of a leaf is complete."""
+        """Return the ``pull`` method of a backward pass, wrapped to tell listeners of each complete leaf gradient."""
         pull, taken, earliest = under_way.pull, under_way.taken, self.earliest
         if not self._listeners:
             return pull

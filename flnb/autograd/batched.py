@@ -62,7 +62,7 @@ class Vmap(Interpreter):
         return op.body(*operands, *attributes) if made is None else (Batched(made, self), ())
 
     def write(self, op: Op, operands: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-        """Run an op and write its result into ``out``, which must be batched if any operand is."""
+        """Run an op, write its result into ``out``, and return ``out``, which must be batched if any operand is."""
         if getattr(out, "_level", None) is not self and not any(getattr(x, "_level", None) is self for x in operands):
             return self.run(op, operands, attributes, out)
         result = self.apply(op, operands, attributes)

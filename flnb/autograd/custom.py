@@ -70,7 +70,7 @@ class CustomOp(Composite):
         try:
             values = tuple(given.pop(k) if k in given else defaults[k] for k in self.keywords)
         except KeyError as missing:
-            raise TypeError(f"{self.name}: the attribute {missing} is missing") from None
+            raise TypeError(f"{self.name}: give the attribute {missing} as a keyword argument; it is missing") from None
         if given:
             raise TypeError(f"{self.name}: no attribute named {next(iter(given))!r}; it has {list(self.keywords)}")
         for keyword, value in zip(self.keywords, values, strict=True):

@@ -82,9 +82,9 @@ class Store:
     """Storage for the values of memory blocks, plain or compressed, in blocks of a memory manager.
 
     Attributes:
-        away, back: codes in telemetry of a move to the store, and of a move back.
+        away, back: the telemetry codes of a move to the store, and of a move back.
         held: the `SavedBlock` of each block, by the block's number.
-        recent: the blocks that were moved back last; they stay on the device, because another op may need them, too.
+        recent: the blocks that were moved back last; they stay on the device, because another op may need them too.
         keep_last: the largest number of blocks in ``recent``.
     """
 
@@ -271,7 +271,7 @@ def compress(
     if not isinstance(codec, Codec):
         if codec not in codecs:
             raise ValueError(
-                f"compress: no codec {codec!r}; known are {', '.join(map(repr, codecs))}, or give a flnb.memory.Codec"
+                f"compress: unknown codec {codec!r}; expected {', '.join(map(repr, codecs))}, or a flnb.memory.Codec"
             )
         codec = codecs[codec]()
     store = Store(state.current().manager, keep_last, codec)

@@ -52,7 +52,7 @@ class Contestant:
         raise NotImplementedError
 
     def run(self, iterations: int, update: bool) -> dict[str, float]:
-        """Run iterations, with a step of the optimizer in each if ``update``; return the total time.
+        """Run iterations, each with an optimizer step if ``update``, and return the total times.
 
         Returns:
             A dict of seconds: "wall" is the elapsed time, "processor" the processor time of all threads.

@@ -266,7 +266,7 @@ def by_body(op: Op, attributes: tuple[Any, ...], tensors: tuple[Any, ...], here:
 def sync() -> None:
     """Wait until everything that the active backends of all threads have launched has finished.
 
-    For CPU backends that compute eagerly, this returns immediately. Backends that defer compute all recorded ops.
+    For CPU backends that compute eagerly, this returns immediately. A backend that defers ops runs all of them first.
 
     >>> import flnb
     >>> flnb.sync()

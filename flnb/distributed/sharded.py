@@ -40,8 +40,9 @@ class Sharded(Exchanging):
     the parameters, which are gathered while a module that has them is called, forward and backward. All stages give
     bit-identical results to ``DataParallel(deterministic=True)`` with the same ``bucket``.
 
-    Train with the attribute ``optimizer``, which updates the parts. To clip gradients, pass ``model.parameters()``. In
-    stage 3 all ranks must call the same modules in the same order, and parameters can be read inside `gathered` only.
+    Train with the attribute ``optimizer``, which updates the parts. To clip gradients, pass the
+    ``parameters()`` of this object to `flnb.optim.clip_grad_norm`. In stage 3 all ranks must call the same modules in
+    the same order; `state_dict` gathers whole parameters by itself, other code must read them inside `gathered`.
 
     Args:
         module: the module to train.

@@ -55,7 +55,7 @@ def step_durations(run: Recording) -> NDArray[np.int64]:
 
 
 def in_steps(run: Recording) -> Any:
-    """Return a boolean for each op of a run: whether it begins during a step, no matter on which thread."""
+    """Return an array of booleans, one for each op of a run: whether it begins during a step, on any thread."""
     step, t = run.table("step"), run.table("op")["t0"]
     order = np.argsort(step["t0"], kind="stable")
     ends = np.maximum.accumulate(step["t1"][order])  # steps may lie within each other

@@ -142,7 +142,7 @@ class Adam(Decaying):
         subtract_scaled(data, work, rate, work)
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return the numbers of `decays`, then beta1, beta2, eps and learning rate, the last two bias-corrected."""
+        """Return the results of `decays()`, then beta1, beta2, eps and learning rate, the last two bias-corrected."""
         # Both bias corrections are folded into the last two numbers, as in the paper's section 2.
         root = math.sqrt(1.0 - self.beta2**self.count)
         rate = self.lr * root / (1.0 - self.beta1**self.count)

@@ -61,7 +61,7 @@ def program(f: Any, run: Any = None, height: int = HEIGHT) -> ProgramWidget:
     if isinstance(run, (str, os.PathLike)):
         run = load_run(run)
     if run is not None and not isinstance(run, Recording):
-        raise TypeError(f"flnb.program: expected a recording (flnb.record) of calls, got {type(run).__name__}")
+        raise TypeError(f"flnb.program: expected a recording (flnb.record) of calls of f, got {type(run).__name__}")
     if run is not None and not any(len(times(each, run)) for each in programs):
         raise ValueError(
             f"flnb.program: the recording {run.name!r} has no run of the program: the second call captures it, later "

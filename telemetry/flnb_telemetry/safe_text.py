@@ -38,7 +38,7 @@ def safe_lines(text: str, longest: int = LONGEST_LINE) -> str:
 def html_text(text: str, longest: int = LONGEST_LINE) -> str:
     r"""Make a text safe to display and escape it for HTML or SVG, also within an attribute.
 
-    Lines of more than `longest` characters are cut.
+    Lines of more than `longest` characters are truncated.
 
     >>> html_text('<b>\x1b[31m"red"')
     '&lt;b&gt;\\x1b[31m&quot;red&quot;'

@@ -182,7 +182,7 @@ def test_an_error_inside_a_rule_names_the_op_and_both_lines():
         (lambda: by_numpy()(X, X), TypeError, r"squash: takes 1 tensors \(x\), got 2; give attributes by keyword"),
         (lambda: by_numpy()(X, size=1), TypeError, r"no attribute named 'size'; it has \['scale'\]"),
         (lambda: flnb.custom_op(lambda x: None)(X), TypeError, "returns one tensor, this returned NoneType"),
-        (lambda: flnb.custom_op(lambda x, *, k: x)(X), TypeError, "the attribute 'k' is missing"),
+        (lambda: flnb.custom_op(lambda x, *, k: x)(X), TypeError, "give the attribute 'k' as a keyword"),
     ],
 )
 def test_what_is_wrong_in_a_call_is_named(call, error, text):

@@ -302,7 +302,7 @@ def test_long_values_and_many_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "long.json").write_text(json.dumps([event(), event(name="x" * 5000, ts=12345.25)]))
     assert load_run(tmp_path / "long.json").table("op")["t0"].tolist() == [1500, 12345250]
     monkeypatch.setattr(json_stream, "LONGEST", 2000)
-    with pytest.raises(RunFileError, match="one value is longer than 2,000 characters, the most that are read"):
+    with pytest.raises(RunFileError, match="one value is longer than 2,000 characters, the limit"):
         load_run(tmp_path / "long.json")
     monkeypatch.setattr(kineto, "MOST_EVENTS", 5)
     (tmp_path / "many.json").write_text(json.dumps([event()] * 6))

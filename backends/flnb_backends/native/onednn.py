@@ -85,7 +85,7 @@ USER_SCRATCHPAD = 1
 
 
 class OneDnnError(RuntimeError):
-    """Raised if a function of oneDNN fails; ``doing`` describes the attempted action for the message.
+    """Raised if a function of oneDNN fails; ``doing`` says in the message what was attempted.
 
     Attributes:
         number: the status code that the function returned.
@@ -156,7 +156,7 @@ class OneDnn:
         return self._cast(kind, address)
 
     def check(self, status: int, doing: str) -> None:
-        """Raise `OneDnnError` if a status is not success; ``doing`` describes the attempted action for the message."""
+        """Raise `OneDnnError` if a status is not success; ``doing`` says in the message what was attempted."""
         if status:
             raise OneDnnError(status, doing)
 

@@ -235,9 +235,9 @@ class Collectives:
         return facts + [reason.text for _, reason in worst[:1]]
 
     def cells(self) -> list[list[str]]:
-        """Return the printed table of ranks as rows of texts, the titles first; empty if recordings are missing.
+        """Return the printed table of ranks as rows of strings, column titles first; empty if recordings are missing.
 
-        The rank that cost the other ranks most time comes first.
+        The rank that cost the other ranks the most time comes first.
         """
         if self.partial:
             return []

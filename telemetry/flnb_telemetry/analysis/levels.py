@@ -60,7 +60,10 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Nodes `first` to `last` - 1 as one box: a module call, a block repeated `repeat` times, a block, or a portion.
+    """Nodes `first` to `last` - 1 as one box.
+
+    A box is a module call, a sequence of nodes that repeats `repeat` times, one of its repetitions, or a portion of a
+    long list of items.
 
     `key` identifies the group within the tape; it begins with the key of the enclosing group. `path` is the scope path
     of a module, and `depth` the number of names in that path.
@@ -91,7 +94,10 @@ class Level(NamedTuple):
 
 
 class Levels:
-    """The tree of groups of a graph: `root` holds all nodes, `level(group)` opens a group, `find(key)` returns one."""
+    """The tree of groups of a graph, from `root`, which holds all nodes.
+
+    `level(group)` returns the groups and nodes directly inside a group; `find(key)` returns the group with a key.
+    """
 
     def __init__(self, graph: Graph, catalog: Catalog) -> None:
         self.graph, self.catalog = graph, catalog

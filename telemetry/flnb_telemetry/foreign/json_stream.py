@@ -64,7 +64,7 @@ class _Reader:
         elif first == "{":
             yield from self.members(head)
         else:
-            raise TraceError(f"the file begins with {brief(first)}, expected an object with traceEvents or a list")
+            raise TraceError(f"the file begins with {brief(first)}, expected a list, or an object with traceEvents")
         if self.peek(end=True):
             raise TraceError(f"the trace is followed by {brief(self.text[self.at : self.at + 20])}, expected nothing")
 
@@ -83,7 +83,7 @@ class _Reader:
             elif isinstance(key, str):
                 head[key] = self.value()
             else:
-                raise TraceError(f"a key is {brief(key)}, expected a string")
+                raise TraceError(f"the outermost object has the key {brief(key)}, expected a string")
             if self.peek() != "}":
                 self.expect(",")
         self.at += 1
@@ -141,7 +141,7 @@ class _Reader:
         if self.ended:
             raise TraceError("the file ends in the middle: it was cut off, or is still being written")
         if len(self.text) - self.at > LONGEST:
-            raise TraceError(f"one value is longer than {LONGEST:,} characters, the most that are read")
+            raise TraceError(f"one value is longer than {LONGEST:,} characters, the limit")
         size = max(CHUNK, len(self.text) - self.at)  # doubled for long values, which are decoded anew each time
         part = self.file.read(size)
         self.ended = len(part) < size

@@ -60,7 +60,7 @@ def read_footer(file: IO[bytes]) -> Footer:
         rows = [_count(group[3]) for group in whole.get(4, [])]
         groups = [list(map(_chunk, group[1])) for group in whole.get(4, [])]
     except (IndexError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"the metadata of the table are damaged ({type(error).__name__})") from error
+        raise ValueError("the metadata of the table are damaged: they do not follow the Parquet format") from error
     if nested:
         raise ValueError("the table has nested columns, expected numbers only")
     for count, chunks in zip(rows, groups, strict=True):

@@ -51,7 +51,7 @@ class Calls:
         return f"; {self.culprit() or 'a kernel that was launched before'}; the last ops, the newest first: {newest}"
 
     def culprit(self) -> str:
-        """Return a description of the kernel that failed; "" on a GPU, because a GPU does not report which kernel."""
+        """Return a description of the kernel that failed; "" except on an emulated device: a GPU does not report it."""
         return ""
 
     def _check(self, name: str, error: int) -> None:
