@@ -158,8 +158,9 @@ class Hub:
             except Exception:  # one line in the kernel's log and a dead dashboard, but never a dead training
                 log.exception("flnb: the dashboard stopped; the training goes on. flnb.dashboard() starts it again")
                 return
-            spent += (time.thread_time() - began - spent) / 32  # so that one long frame does not delay the next
-            wake = max(wake + pause(spent), time.monotonic() + 0.002)
+            spent += (min(time.thread_time() - began, 2 * SHARE / SLOWEST) - spent) / 16  # one long frame delays few
+            now = time.monotonic()
+            wake = min(max(wake + pause(spent), now + 0.002), now + pause(spent))
             if self._wake.wait(wake - time.monotonic()):
                 self._wake.clear()
 
@@ -167,10 +168,9 @@ class Hub:
 def send_answer(content: dict[str, Any] | None, send: Send) -> None:
     """Send an answer, with its entry "buffer" as a binary buffer; do nothing if ``content`` is None."""
     if content is not None:
-        buffer = content.pop("buffer", None)
-        send(content, [] if buffer is None else [buffer])
+        send(content, [content.pop("buffer")] if "buffer" in content else [])
 
 
 def pause(spent: float) -> float:
-    """Return the seconds from one frame to the next, given the processor seconds that one takes."""
+    """Return the seconds from one frame to the next, given the mean processor seconds spent on each."""
     return min(max(1 / HERTZ, spent / SHARE), 1 / SLOWEST)

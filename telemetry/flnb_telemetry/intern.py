@@ -246,7 +246,7 @@ def located(keys: Ints, ids: Ints, sort: bool = False) -> tuple[Ints, NDArray[np
 
 
 def joined(ids: Ints, keys: Ints, values: Ints, otherwise: Any = 0) -> Ints:
-    """Return the value of each id in a table of keys and values; `otherwise` for ids that are no keys.
+    """Return the value of each id in a table of keys and values; `otherwise` (one value, or one an id) if it has none.
 
     If keys are equal, the value of the first one is returned.
     """

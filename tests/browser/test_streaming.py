@@ -68,7 +68,7 @@ WATCH = f"""() => {{
     let [updates, looking] = [-1, false];
     const painted = new MessageChannel();
     painted.port1.onmessage = () => {{
-        const {{updates: now, step, state, seq}} = window.__flnb;
+        const {{updates: now, drawn: [seq, step], state}} = window.__flnb;
         looking = false;
         if (now === updates || seq < window.arrived.at(-1)?.[0]) look();
         if (now === updates || state !== 'recording' || step === null) return;

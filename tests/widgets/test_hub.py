@@ -37,6 +37,9 @@ class Recorder:
         self.asked.append(keyframe)
         return {"type": "frame", "protocol": 1, "keyframe": keyframe}, b"x" * 8
 
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        return None
+
     def send(self, content: dict[str, Any], buffers: list[bytes]) -> None:
         assert [len(buffer) for buffer in buffers] == [8]
         self.sent.append(content)
@@ -167,6 +170,23 @@ def test_thread_starts_once_sends_and_ends(hub: Hub, wire: Recorder) -> None:
     hub.stop()
     assert len(wire.sent) >= 5
     assert not hub.running
+
+
+def test_requests_of_a_reader_who_zooms_do_not_hold_frames_back(hub: Hub, wire: Recorder) -> None:
+    """Each request wakes the thread early; the pauses that it skips must not add up."""
+    hub.start()
+    try:
+        for at in range(150):
+            hub.receive({"type": "timeline", "id": at, "window": [0, 1, 100]})
+            time.sleep(0.004)
+        wire.events += 1
+        hub.receive({"type": "ack", "seq": hub.sequence})
+        before, until = len(wire.sent), time.monotonic() + 2
+        while len(wire.sent) == before and time.monotonic() < until:
+            time.sleep(0.01)
+    finally:
+        hub.stop()
+    assert len(wire.sent) > before
 
 
 def test_a_failing_source_ends_the_hub_with_a_message_and_nothing_else(

@@ -232,7 +232,7 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
     known = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
     if not known or info.file_size > BYTES_PER_BYTE * info.compress_size:
         size = f"{info.file_size:,} bytes, compressed to {info.compress_size:,}"
-        raise ValueError(f"{name} claims {size}; expected at most {BYTES_PER_BYTE} for each compressed one")
+        raise ValueError(f"{name} claims {size}; expected at most {BYTES_PER_BYTE} times that, stored or deflated")
     return archive.read(info)
 
 

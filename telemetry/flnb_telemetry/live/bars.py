@@ -91,8 +91,8 @@ def runs(pairs: Ints, t0: Ints, t1: Ints, breaks: NDArray[np.bool_]) -> Bars:
 class Level:
     """The bars of one level of detail of a row, stored in columns that grow.
 
-    A level that gets more than `most` bars drops its oldest bars, so that ``KEPT * most`` bars are left, but none that
-    the next level does not contain yet.
+    A level that gets more than `most` bars drops its oldest bars until ``KEPT * most`` are left, but keeps those that
+    the next level does not contain yet, by which it may exceed `most`.
 
     The bar in column i has the number ``first + i``; `first` grows when bars are dropped. `merged` is the number of
     the first bar that the next level does not contain yet.

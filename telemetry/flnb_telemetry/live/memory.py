@@ -167,5 +167,5 @@ def _category(blocks: Records) -> Ints:
 
 
 def _in(ids: Ints, others: Ints) -> NDArray[np.bool_]:
-    """Return for each id whether it is in `others`, like `numpy.isin`, but faster for ascending ids."""
+    """Return for each id whether it is in `others`, like `numpy.isin`, but faster if `others` ascend."""
     return located(others, ids, sort=True)[1]

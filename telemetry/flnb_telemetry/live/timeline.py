@@ -82,8 +82,8 @@ class LiveTimeline:
             self._add_waiting()
 
     def prepare(self) -> None:
-        """Add the events that wait if the next frame may have a section, which then takes little time."""
-        if clock() + EVERY >= self._due:
+        """Add the events that wait while no browser shows the timeline, if one of the next two frames has a section."""
+        if clock() + 2 * EVERY >= self._due:
             self._add_waiting()
 
     def _hidden(self, now: int) -> bool:

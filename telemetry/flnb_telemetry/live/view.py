@@ -117,7 +117,7 @@ class Live(Run):
             pump.flush(PATIENCE)
 
     def prepare(self) -> None:
-        """Do the longest work of the next frame: called after a frame was sent, so that the next is not late."""
+        """Add events to the rows of a hidden timeline: called after a frame was sent, so that the next is not late."""
         with self._lock:
             self.timeline.prepare()
 

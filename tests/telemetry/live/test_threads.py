@@ -305,8 +305,11 @@ def test_the_hub_sends_what_is_asked_of_the_timeline(run: Recording) -> None:
     hub.receive({"type": "timeline", "id": 1, "window": [0, 1, 100]})
     hub.receive({"type": "timeline", "id": 2, "search": "matmul", "after": 0})
     hub.start()
-    assert both.wait(10)
-    hub.stop()
+    try:
+        assert both.wait(10)
+        assert hub.running
+    finally:
+        hub.stop()
     assert [content["id"] for content, _ in sent] == [1, 2]
     assert "buffer" not in sent[0][0]
     assert len(sent[0][1][0]) >= max(at + 4 * count for _, at, count in sent[0][0]["arrays"].values())

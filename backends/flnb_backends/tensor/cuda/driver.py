@@ -273,7 +273,7 @@ class Driver(Capture):
         devices.records(self, event, stream)
 
     def queue_event(self, event: int, stream: int = 0) -> None:
-        """Record a CUDA event to time work for telemetry, unchecked: the next call of the driver reports an error."""
+        """Record a CUDA event to time work for telemetry; errors are ignored, and those that last are found later."""
         self.try_call("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:

@@ -26,7 +26,7 @@ const TEXT_INTERVAL = 250;
 /** An acknowledgement says "drawn"; where nothing is drawn (hidden, throttled) it is sent after this long (ms). */
 const ACKNOWLEDGE_ANYWAY = 150;
 /** Between two acknowledgements of frames that were drawn, ms. */
-const ACKNOWLEDGE_EVERY = 90;
+const ACKNOWLEDGE_EVERY = 100;
 
 export interface DashboardOptions {
   send: (message: ToKernel) => void;
@@ -78,6 +78,7 @@ export class Dashboard {
   private acknowledgedTab = "";
   private drawnFrame = -1;
   private updates = 0;
+  private drawn: readonly [number, number | null] = [0, null];
   private textAt = -Infinity;
   private selectionSpoken = "";
   private readonly sheet = new CodeSheet();
@@ -156,7 +157,7 @@ export class Dashboard {
   }
 
   get testState(): TestState {
-    return testStateOf(this.store, () => ({ updates: this.updates, tab: this.tab, view: this.pages.get(this.tab)?.views[0]?.view }));
+    return testStateOf(this.store, () => ({ updates: this.updates, drawn: this.drawn, tab: this.tab, view: this.pages.get(this.tab)?.views[0]?.view }));
   }
 
   destroy(): void {
@@ -249,8 +250,9 @@ export class Dashboard {
     if (store.versions.frame !== this.drawnFrame) {
       this.drawnFrame = store.versions.frame;
       this.updates++;
+      this.drawn = [store.seq, store.step];
     }
-    if (now - this.acknowledgedAt >= ACKNOWLEDGE_EVERY || this.tab !== this.acknowledgedTab) {
+    if (this.unacknowledged.length && (now - this.acknowledgedAt >= ACKNOWLEDGE_EVERY || this.tab !== this.acknowledgedTab)) {
       this.acknowledgedAt = now;
       this.acknowledgedTab = this.tab;
       this.acknowledge();

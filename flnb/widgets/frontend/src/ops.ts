@@ -228,9 +228,9 @@ class Ops implements View {
 
   /** Give up columns until the table is no wider than its place. A table that fits is looked at once a refresh, not laid out again. */
   private fit(): void {
-    const { scroll } = this;
+    const { scroll, context: { store } } = this;
     if (!scroll.clientWidth) return;
-    const key = `${scroll.clientWidth} ${this.context.theme.version} ${this.grouping} ${scroll.classList.contains("fl-nohistory")}`;
+    const key = `${scroll.clientWidth} ${this.context.theme.version} ${this.grouping} ${scroll.classList.contains("fl-nohistory")} ${store.latest?.run.id} ${store.search}`;
     if (key !== this.fitted) {
       this.fitted = key;
       this.tight = 0;

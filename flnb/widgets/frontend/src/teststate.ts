@@ -11,6 +11,8 @@ export interface TestState {
   readonly paused: boolean;
   /** Drawings that showed new data; stands still while paused. */
   readonly updates: number;
+  /** The frame and the step that the last of these shows. */
+  readonly drawn: readonly [seq: number, step: number | null];
   /** Times that all texts were written, after which pictures are drawn. */
   readonly texts: number;
   readonly state: string;
@@ -28,11 +30,12 @@ export interface TestState {
 }
 
 /** `shown` says what the dashboard shows now. */
-export const testStateOf = (store: Store, shown: () => { updates: number; tab: TabName; view: View | undefined }): TestState => ({
+export const testStateOf = (store: Store, shown: () => { updates: number; drawn: TestState["drawn"]; tab: TabName; view: View | undefined }): TestState => ({
   get seq() { return store.seq; },
   get frames() { return store.frames; },
   get paused() { return store.paused; },
   get updates() { return shown().updates; },
+  get drawn() { return shown().drawn; },
   get texts() { return store.versions.text; },
   get state() { return store.latest?.run.state ?? "waiting"; },
   get tab() { return shown().tab; },

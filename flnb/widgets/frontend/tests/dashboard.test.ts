@@ -117,7 +117,7 @@ describe("the widget", () => {
     expect(sent).toHaveLength(1);
     draw();
     expect(sent.slice(1)).toEqual([{ type: "ack", seq: 2, tab: "overview" }]);
-    expect(window.__flnb).toMatchObject({ seq: 2, frames: 2, updates: 1, paused: false, state: "recording" });
+    expect(window.__flnb).toMatchObject({ seq: 2, frames: 2, updates: 1, drawn: [2, window.__flnb!.step], paused: false, state: "recording" });
   });
 
   it("acknowledges frames that follow one another quickly with one message, and tells a new tab at once", () => {
@@ -129,6 +129,7 @@ describe("the widget", () => {
     }
     expect(acks()).toEqual([{ type: "ack", seq: 1, tab: "overview" }, { type: "ack", seq: 3, tab: "overview" }]);
     [...root.querySelectorAll<HTMLElement>("[role=tab]")].find((tab) => tab.textContent === "Memory")!.click();
+    draw(20); // with no frame to acknowledge
     tick();
     draw(20);
     expect(acks()[2]).toEqual({ type: "ack", seq: 4, tab: "memory" });

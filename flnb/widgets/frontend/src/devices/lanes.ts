@@ -79,7 +79,7 @@ export function deviceLanes(model: DevicesModel, store: Store, theme: Theme, axi
   return {
     content: {
       lanes, styles: stylesOf(theme), bands: bandsOf(model, axis, step), origin: axis === "order" ? first : model.steps.find((one) => one.step === step)?.start ?? model.limits(axis).t0,
-      limits: model.limits(axis), footer, ...(axis === "order" ? { ticks: (scale) => orderTicks(scale, first) } : {}),
+      limits: model.limits(axis), footer, ...(axis === "order" ? { ticks: (scale) => orderTicks(scale, first) } : step === undefined ? {} : { since: `since step ${integer(step)}` }),
     },
     axis, bar,
     laneOf: (device, stream) => 1 + model.streams.findIndex((one) => one.device === device && one.stream === stream),
