@@ -85,7 +85,7 @@ USER_SCRATCHPAD = 1
 
 
 class OneDnnError(RuntimeError):
-    """Raised if a function of oneDNN fails; ``doing`` says in the message what was attempted.
+    """Raised if a function of oneDNN fails. The message names the attempted action, ``doing``.
 
     Attributes:
         number: the status code that the function returned.
@@ -156,7 +156,7 @@ class OneDnn:
         return self._cast(kind, address)
 
     def check(self, status: int, doing: str) -> None:
-        """Raise `OneDnnError` if a status is not success; ``doing`` says in the message what was attempted."""
+        """Raise `OneDnnError` if a status is not success; its message names the attempted action, ``doing``."""
         if status:
             raise OneDnnError(status, doing)
 

@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 class Here(threading.local):
-    """The oneDNN primitives that one thread has made; at most `KEPT` are stored, those that were used last.
+    """A cache with the most recently used oneDNN primitives of one thread, at most `KEPT`.
 
     Threads cannot share a primitive, because it stores the addresses of the arrays on which it runs.
     """

@@ -23,10 +23,8 @@ import { LEAST_SECONDS, spanOfKey } from "./timeline/scale.ts";
 import type { Actions, TabName, View, ViewContext } from "./view.ts";
 
 const TEXT_INTERVAL = 250;
-/** An acknowledgement says "drawn"; where nothing is drawn (hidden, throttled) it is sent after this long (ms). */
-const ACKNOWLEDGE_ANYWAY = 150;
-/** Between two acknowledgements of frames that were drawn, ms. */
-const ACKNOWLEDGE_EVERY = 100;
+/** The least time between two acknowledgements, which say "drawn", and that after which one is sent where nothing is drawn (hidden, throttled), ms. */
+const [ACKNOWLEDGE_EVERY, ACKNOWLEDGE_ANYWAY] = [100, 150];
 
 export interface DashboardOptions {
   send: (message: ToKernel) => void;
@@ -74,8 +72,7 @@ export class Dashboard {
   private scheduled = 0;
   private unacknowledged: number[] = [];
   private acknowledgeTimer: ReturnType<typeof setTimeout> | undefined;
-  private acknowledgedAt = -Infinity;
-  private acknowledgedTab = "";
+  private acknowledged = { at: -Infinity, tab: "" };
   private drawnFrame = -1;
   private updates = 0;
   private drawn: readonly [number, number | null] = [0, null];
@@ -252,9 +249,8 @@ export class Dashboard {
       this.updates++;
       this.drawn = [store.seq, store.step];
     }
-    if (this.unacknowledged.length && (now - this.acknowledgedAt >= ACKNOWLEDGE_EVERY || this.tab !== this.acknowledgedTab)) {
-      this.acknowledgedAt = now;
-      this.acknowledgedTab = this.tab;
+    if (this.unacknowledged.length && (now - this.acknowledged.at >= ACKNOWLEDGE_EVERY || this.tab !== this.acknowledged.tab)) {
+      this.acknowledged = { at: now, tab: this.tab };
       this.acknowledge();
     }
   };
